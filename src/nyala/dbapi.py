@@ -322,7 +322,7 @@ def connect(
     if isinstance(database, Database):
         if options:
             raise ProgrammingError(
-                f"the options {', '.join(sorted(options))} are for a path: an open Database has its own"
+                f"the options {', '.join(sorted(options))} are for a path: an open Database already has its options"
             )
         return Connection(database, autocommit, owns=False)
     with _mapped():
@@ -564,7 +564,7 @@ class Cursor:
     rowcount
         The number of rows that the last statement changed; -1 for statements that change no rows.
     lastrowid
-        None: rows have keys, and `RETURNING` returns them.
+        Always None. To get the keys of inserted rows, use `RETURNING`.
 
     Examples
     --------

@@ -9,7 +9,7 @@ from typing import Any
 def need(module: str, extra: str | None = None) -> Any:
     """Import and return an optional library. Raises: ImportError with the pip command.
 
-    extra: the extra of Nyala that installs the library; None: the library is installed by itself.
+    extra: the extra of Nyala that installs the library; None: no extra installs it.
     """
     try:
         return importlib.import_module(module)

@@ -138,7 +138,7 @@ def test_tables_and_with_come_before_variables(db: Any) -> None:
     t, number = pd.DataFrame({"k": [9]}), 5
     assert db.sql("SELECT count(*) FROM t").fetchall() == [(2,)]
     assert db.sql("WITH t AS (SELECT 1 AS x) SELECT * FROM t").fetchall() == [(1,)]
-    with pytest.raises(nyala.TableNotFoundError, match="'number' is an int, which is no table"):
+    with pytest.raises(nyala.TableNotFoundError, match="'number' is an int, which is not a table"):
         db.sql("SELECT * FROM number")
     with pytest.raises(nyala.TableNotFoundError, match="no table 'nosuch'"):
         db.sql("SELECT * FROM nosuch")

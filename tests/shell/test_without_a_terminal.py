@@ -324,7 +324,7 @@ def test_read_runs_a_file(store: Path, tmp_path: Path) -> None:
     assert (code, printed, output.count("Error")) == (1, "one\n  1\ntwo\n  2\nthree\n    3\n", 1)
     two.write_text(f".read {two}")
     code, _, output = ran("sql", store, "-c", f".read {two}")
-    assert (code, output) == (1, "Error: .read goes 20 files deep: see whether a file reads itself\n")
+    assert (code, output) == (1, "Error: .read is nested 20 files deep: check whether a file reads itself\n")
     for name, words in (("none.sql", "No such file"), (".", "Is a directory")):
         code, _, output = ran("sql", store, "-c", f".read {tmp_path / name}")
         assert code == 1 and output.startswith(f"Error: .read {tmp_path / name}: {words}"), output

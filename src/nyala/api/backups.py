@@ -199,10 +199,10 @@ def clean_backups(
 
     Notes
     -----
-    A damaged backup is kept. The earlier backups of its table are kept too, because the damaged
-    backup may depend on them. If a kept backup depends on a missing one, the backups before the
-    missing one are kept. In both cases the logger `nyala.backup` writes a warning. While a table is
-    being backed up, its newest backup is kept.
+    A damaged backup is kept, with all earlier backups of its table, because it may depend on them.
+    If a backup in the middle of a chain is missing, the backups before the gap are kept. In both
+    cases the logger `nyala.backup` writes a warning. While a table is being backed up, its newest
+    backup is kept.
 
     Examples
     --------

@@ -182,7 +182,7 @@ def _is_key(item: Any) -> bool:
 
 
 def _result_of_each(combined: _Combined, whole: WriteResult) -> dict[int, WriteResult]:
-    """Divide the result of combined calls: return the result of each call, by its position."""
+    """Return the result of each combined call, by the call's position in the batch."""
     if whole._outcomes is None:  # the batch of an idempotency key that was committed before
         return {index: whole for index, _ in combined.calls}
     sizes = np.array([size for _, size in combined.calls])

@@ -303,8 +303,8 @@ def check(
     repair
         Also repair what can be repaired without losing data: remove files that nothing refers to,
         cut off the log's torn end, and rewrite damaged bloom filters, zone maps, indexes and bounds
-        from intact rows. In a bucket: rewrite rowsets, and replace a damaged checkpoint. The
-        report's `repairs` lists what was done.
+        from intact rows. In a bucket: rewrite damaged rowsets, and replace a damaged checkpoint.
+        The report's `repairs` lists what was done.
     storage_options
         As in `connect`.
 
@@ -592,7 +592,7 @@ class Database:
         TableNotFoundError, TableExistsError, HistoryExpiredError, InvalidArgumentError
             A name or a moment is wrong.
         NoPartitionError
-            A row has no place in the partitions; no table was made.
+            The partitions do not cover a row; no table was made.
         """
         writer = self._changing("db.copy_table(…)")
         writer.check_writable()
@@ -611,16 +611,16 @@ class Database:
         """Copy a table without copying its files: the new table shares the files of the first.
 
         The new table has the same rows, columns and partitions. Later writes to one table do not
-        change the other. History is not cloned. The cost does not depend on the size of the table:
-        a flush and one change of the catalogue.
+        change the other. History is not cloned. Cost: a flush and one change of the catalogue,
+        whatever the size of the table.
 
         Parameters
         ----------
         name, new_name
             The names of the two tables.
         at
-            The clone gets the rows of this moment, in the present columns. An earlier moment than
-            now also costs a batch with the rows that changed since. Default: now.
+            The clone gets the rows of this moment, in the present columns. Default: now. For an
+            earlier moment, the call also writes the rows that changed since.
 
         Returns
         -------
@@ -688,7 +688,7 @@ class Database:
         ----------
         name
             The name that the table had. If several dropped tables had this name, the one that was
-            dropped last.
+            dropped last is brought back.
         new_name
             Its new name. Default: the old one.
         at
@@ -762,8 +762,8 @@ class Database:
         Returns
         -------
         int
-            The bytes of their files. The space is freed once no scan and no other process reads the
-            files.
+            The size of the removed files in bytes. The space is freed once no scan and no other
+            process reads the files.
         """
         return self._changing("db.purge_dropped(…)").purge_dropped(name)
 
@@ -1083,7 +1083,7 @@ class Database:
     def maintenance(self) -> Maintenance | RemoteMaintenance:
         """The store's background work, with `status()`, `pause()` and `resume()`.
 
-        Raises: ReadOnlyError in a reader.
+        Raises: ReadOnlyError if the store was opened with `read_only=True`.
         """
         return self._writing().maintenance
 
@@ -1152,7 +1152,7 @@ class Database:
 
         Notes
         -----
-        Memory: the rows that two scans decode ahead, each at most a quarter of `memory_limit`. If a
+        Memory: two scans decode rows ahead; each uses at most a quarter of `memory_limit`. If a
         backup is killed, `nyala.list_backups` does not show it. The next backup removes its files.
 
         Examples
@@ -1350,11 +1350,10 @@ class Database:
         return store
 
     def _view_at(self, at: Any, name: str = "at") -> tuple[Root, int, int]:
-        """Return (root, snapshot, published) to read at the moment `at` (rule T2: snapshots).
+        """Return (root, snapshot, published) to read at the moment `at`.
 
         snapshot: the timestamp to read at. published: the newest timestamp that can be read.
-        name: the argument's name, for messages. If the store's timestamps were ahead of the clock
-            (`AheadOfClock`), a time of day is adjusted; but "since" is not, and "to" is an error.
+        name: the argument that has the moment: "at", "since", "to", …
         Does not check that the moment is within a table's history.
         Raises: InvalidArgumentError for a moment in the future; the errors of `parse_at`.
         """
@@ -1371,7 +1370,7 @@ class Database:
                 f"{to_datetime(from_physical(now_us)).isoformat()} now"
                 f"{naive_note(at, from_physical(now_us))}"
             )
-        if is_time_of_day(at) and name != "since":
+        if is_time_of_day(at) and name != "since":  # adjust it if the clock was ahead: see `AheadOfClock`
             if name == "to" and self._ahead.covers(timestamp):
                 raise InvalidArgumentError(
                     f"to={to_datetime(timestamp).isoformat()} is ambiguous: the clock was ahead when this store was "

@@ -39,7 +39,7 @@ class ColumnDescription:
     """Whether only an insert sets the column."""
 
     def spec(self) -> ColumnSpec:
-        """Return the column as for the `schema` of `create_table`: the result of `nyala.column(…)`."""
+        """Return the column in the form of `nyala.column(…)`, for the `schema` of `create_table`."""
         return column(
             self.type,
             self.nullable,
@@ -114,7 +114,7 @@ def describe_table(table: TableState) -> TableDescription:
 
 
 def partition_levels(table: TableState, schema: Schema) -> tuple[HashSpec | RangeSpec, ...]:
-    """Return the table's partitions as for `partition_by` of `create_table`, with the present ranges."""
+    """Return the table's present partitions in the form that `partition_by` of `create_table` takes."""
     partitions = table.entry.partition_schema
     levels: list[HashSpec | RangeSpec] = [
         HashSpec(

@@ -104,7 +104,7 @@ class EngineScan:
         return token.text_bytes(table, self._spec)
 
     def estimate(self, where: Node) -> Estimate:
-        """Estimate the number of rows, and the share of rows that satisfy `where`.
+        """Estimate how many rows the scan must read, and how many of them satisfy `where`.
 
         Raises: as `narrowed`.
         """
@@ -157,7 +157,7 @@ class EngineScan:
         return self._derived(types={**self._spec.types, **narrow})
 
     def with_stored_dictionaries(self) -> EngineScan:
-        """Return the scan with dictionaries for all columns that are stored as dictionaries."""
+        """Return the scan with Arrow dictionaries for all columns that are stored as dictionaries."""
         return EngineScan(self.scan.with_dictionaries())
 
     # ---------------------------------------------------------------------------------------- reading

@@ -230,7 +230,7 @@ class ReadableTable(abc.ABC):
         Raises
         ------
         InvalidArgumentError
-            The key has another shape than the table's.
+            `key` does not have one value for each key column.
         ColumnNotFoundError
             An unknown column.
 
@@ -444,8 +444,8 @@ class ReadableTable(abc.ABC):
             As in `get`.
         since, until
             As in `changes`. Default for `since`: the oldest readable moment. If the row existed at
-            this moment, its values then come first, with NULL as `_change_type`, `_commit_version`
-            and `_commit_timestamp`.
+            this moment, the first row of the result has its values at the moment. There,
+            `_change_type`, `_commit_version` and `_commit_timestamp` are NULL.
 
         Returns
         -------
@@ -555,6 +555,6 @@ def with_schema_of(table: TableState, snapshot: int, schema: str) -> TableState:
 def since_after_until(since: int, until: int) -> str:
     """Return the message for an interval that ends before it begins."""
     return (
-        f"changes are those after since and up to until, and since={to_datetime(since).isoformat()} ({since}) is later "
-        f"than until={to_datetime(until).isoformat()} ({until})"
+        f"since={to_datetime(since).isoformat()} ({since}) is later than until={to_datetime(until).isoformat()} "
+        f"({until}): the changes are those after since, up to until"
     )

@@ -265,7 +265,7 @@ class PurgeStatus:
 
     @property
     def done(self) -> bool:
-        """Whether the store no longer has any byte of the purged rows."""
+        """Whether no byte of the purged rows is left in the store."""
         return not self.files
 
 
@@ -289,7 +289,7 @@ class PurgeResult:
 
     @property
     def done(self) -> bool:
-        """Whether the store had no byte of the rows left at the end of the call."""
+        """Whether no byte of the purged rows was left in the store at the end of the call."""
         return self.status.done and not self.clones
 
 
@@ -313,8 +313,8 @@ class StoreStats:
     garbage_files: int = 0
     """Files that wait to be removed; 0 in a reader process."""
     throttled: int = 0
-    """In a bucket: how often it refused a write of the log because of too many requests (HTTP 429, 503).
-    Other requests are repeated, and count only if all of their repetitions were refused too."""
+    """In a bucket: how often the bucket refused a write of the log because of too many requests (HTTP 429, 503).
+    Any other refused request is repeated, and counts only if all its repetitions are refused too."""
     cache_bytes: int
     """Bytes of the block cache."""
     cache_hits: int

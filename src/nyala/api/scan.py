@@ -313,9 +313,9 @@ class Scan(PinnedRows):
         Parameters
         ----------
         con
-            The DuckDB connection of the relation. Default: DuckDB's default connection. On DuckDB
-            2.0.0 its optimizer rule `outer_join_simplification` is switched off there, because the
-            rule loses filters on tables that are not DuckDB's own.
+            The DuckDB connection of the relation. Default: DuckDB's default connection. With DuckDB
+            2.0.0, the call switches off an optimizer rule of this connection,
+            `outer_join_simplification`, because the rule loses filters on Arrow data.
         """
         from nyala.sql.select.source import ScanSource, duckdb_of, duckdb_table
 
@@ -428,7 +428,7 @@ class Scan(PinnedRows):
         return made
 
     def _engine(self) -> EngineScan:
-        """Return the scan as query engines see it."""
+        """Return the scan with the methods for query engines."""
         return EngineScan(self)
 
     def _begin(self) -> ScanCounters:

@@ -39,14 +39,13 @@ def requested_types(
 ) -> tuple[tuple[ColumnSchema, ...], dict[str, pa.DataType]]:
     """Return (columns, types) for a scan that returns rows in the Arrow schema `requested`.
 
-    columns: the given columns; those with a nullable field in `requested` are nullable.
-    types: a dict from the name of each column that is read in another type than its own, to this type.
+    columns: the given columns, nullable if their field in `requested` is nullable.
+    types: the requested type of each column that is not read in its own type, by name.
 
     A requested type may be the column's own, a wider one, or a dictionary of text or binary values.
     Arrow types are understood as in `create_table`, so `large_string` is `string`.
 
-    Raises: SchemaError for any other type, for a dictionary that a scan cannot return, and for
-    NOT NULL on a nullable column.
+    Raises: SchemaError for any other type, and for NOT NULL on a nullable column.
     """
     shown, types = [], {}
     for column, field in zip(columns, requested, strict=True):

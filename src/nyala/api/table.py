@@ -306,7 +306,7 @@ class Table(WritableTable):
         return CompactionResult(**self._database._writing().compact(self._name, CompactionProgress(show)))
 
     def vacuum(self, dry_run: bool = False) -> VacuumResult:
-        """Free the disk space of expired history, dead rows, the log, and files that nobody needs.
+        """Free the disk space of expired history, dead rows, old log files, and files that nobody needs.
 
         Parameters
         ----------

@@ -205,7 +205,7 @@ class WritableTable(ReadableTable):
         if (data is None) == (set is None):
             either = "either data (keys and columns) or set={'column': value} with where="
             raise InvalidArgumentError(
-                f"update takes {either}, and {'has neither' if data is None else 'not both'}"
+                f"update takes {either}, {'and got neither' if data is None else 'not both'}"
             )
         if set is None:
             if where is not None or params is not None:
@@ -269,7 +269,7 @@ class WritableTable(ReadableTable):
         ignore = choice("on_missing", on_missing, "ignore")
         if (keys is None) == (where is None):
             raise InvalidArgumentError(
-                f"delete takes either keys or where=, and {'has neither' if keys is None else 'not both'}; "
+                f"delete takes either keys or where=, {'and got neither' if keys is None else 'not both'}; "
                 "where='TRUE' deletes all rows"
             )
         where = parse_where(where, params)

@@ -193,8 +193,8 @@ _RULES: Final = tuple(
         (r"^at=", "--at "),
         (r"write at=('[^']*'), or pass a datetime", r"write --at \1"),
         (r" \(set by create_table\(history=…\) or set_history\(…\)\)", ""),
-        (r"^changes are those after since and up to until, and since=(.*) is later than until=(.*)$",
-         r"changes are those after --since and up to --until, and \1 is later than \2"),
+        (r"^since=(.*) is later than until=(.*): the changes are those after since, up to until$",
+         r"--since \1 is later than --until \2: the changes are those after --since, up to --until"),
         # scans and partitions
         (r"TRUE selects every row", "leave out --where to select every row"),
         (r"^columns names a column twice", "--columns names a column twice"),

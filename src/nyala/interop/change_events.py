@@ -119,14 +119,14 @@ def event_format(
     for word, meaning in (operations or {}).items():
         if meaning not in _MEANINGS:
             raise InvalidArgumentError(
-                f"operations: {word!r} means one of {', '.join(_MEANINGS)}, not {meaning!r}"
+                f"operations: {word!r} must mean one of {', '.join(_MEANINGS)}, not {meaning!r}"
             )
     for name, unit in (units or {}).items():
         if unit not in _UNITS:
             raise InvalidArgumentError(f"units: {name!r} takes one of {', '.join(_UNITS)}, not {unit!r}")
     named = columns if isinstance(columns, Mapping | None) else {name: name for name in columns}
     if named is not None and len(set(named.values())) < len(named):
-        raise InvalidArgumentError("columns: two fields have the same column")
+        raise InvalidArgumentError("columns: two fields would be written to the same column")
     return EventFormat(operation, sequence, sequence_column, named, units or {}, operations or {})
 
 
@@ -244,7 +244,7 @@ def _decoded(event: Any, number: int) -> Mapping[str, Any] | None:
 def _rows_of_envelope(
     event: Mapping[str, Any], delete: bool, keys: Sequence[str], number: int
 ) -> list[tuple[Mapping[str, Any], bool]]:
-    """Return the rows of an envelope, each with whether it is deleted."""
+    """Return (row, whether it is deleted) for each row of an envelope."""
     for name in _IMAGES:
         if not isinstance(event.get(name), Mapping | None):
             raise InvalidArgumentError(
@@ -449,7 +449,7 @@ def _meanings(
 
 
 def _event_fields(schema: Schema, word_field: str, format: EventFormat) -> set[str]:
-    """Return the fields of flat events that describe the event and are no columns."""
+    """Return the fields of flat events that describe the event, and are not columns of the table."""
     own = {word_field} if word_field != CHANGE_TYPE else {*FEED_COLUMNS}
     if format.sequence is not None:
         own |= {format.sequence.split(".")[0], format.sequence} - {*schema.names}
@@ -488,8 +488,8 @@ def _choose_columns(events: _Events, schema: Schema, format: EventFormat, sequen
                 hint = name_hint(column, schema.names)
                 raise ColumnNotFoundError(f"columns: the table has no column {column!r}{hint}")
             raise ColumnNotFoundError(
-                f"the events have a field {field!r}, which is no column of the table{name_hint(field, schema.names)}; "
-                "columns=[…] names the fields to write"
+                f"the events have a field {field!r}, which is not a column of the table"
+                f"{name_hint(field, schema.names)}; columns=[…] names the fields to write"
             )
         if field in events.columns:
             sources[column] = events.columns[field], events.given.get(field)
@@ -525,7 +525,7 @@ def _parse_column(values: Any, column: ColumnSchema, unit: str | None, errors: R
         kind is int or (isinstance(kind, pa.DataType) and pa.types.is_integer(kind)) for kind in kinds
     ):
         raise InvalidArgumentError(
-            f"{where}the events have whole numbers, and the column is a {column.type}: say what they count with "
+            f"{where}the events have whole numbers, and the column is a {column.type}: give their unit with "
             f"units={{{column.name!r}: 'ms'}} (s, ms, us, ns, or d for days)"
         )
     if column.type.name == "decimal" and any(

@@ -4,8 +4,8 @@
 
 A tree consists of dicts, lists, texts, numbers and bytes. polars can also write it as JSON. But JSON
 has no NaN and no infinity, and polars writes the bytes of a list of 50,000 values as 400,000 numbers:
-`is_in` then takes twice as long. The binary form is MessagePack; this module reads those kinds of
-MessagePack that polars writes.
+`is_in` then takes twice as long. The binary form is MessagePack; this module reads the kinds of
+MessagePack values that polars writes.
 
 Source: the MessagePack specification; polars, `Expr.meta.serialize`.
 """

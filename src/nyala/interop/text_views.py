@@ -1,4 +1,4 @@
-"""Converts text columns to Arrow string views, the form in which polars and DuckDB have text too.
+"""Converts text columns to Arrow string views, the form in which polars and DuckDB store text.
 
 A view has 16 bytes: the length and up to 12 bytes of text. A view of a longer text has the length,
 the first 4 bytes, and where the text is.

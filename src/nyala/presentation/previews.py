@@ -39,8 +39,7 @@ def without_errors(show: Callable[[_Object], str]) -> Callable[[_Object], str]:
 def html_preview(caption: str, head: Callable[[int], pa.Table]) -> str:
     """Return HTML for a notebook: the caption and the first ten rows.
 
-    head: returns the first n rows. If it fails, the HTML has the message of the error in their
-    place.
+    head: returns the first n rows. If it fails, the HTML has the message of the error instead.
     """
     try:
         rows = head(_HTML_ROWS)

@@ -4,7 +4,7 @@
     worker thread    calls the engine
 
 While a statement runs, Ctrl-C raises no exception. It sets a flag, and the main thread interrupts
-the session until the statement ends. So its outcome is known: it was interrupted and changed
+the session until the statement ends. So the statement's outcome is known: it was interrupted and changed
 nothing, or it has a result.
 
 Source: DuckDB, `duckdb_interrupt`.

@@ -81,7 +81,7 @@ class Shell:
         """
         if self._read_depth == _READ_DEPTH_MAX:
             raise InvalidArgumentError(
-                f".read goes {_READ_DEPTH_MAX} files deep: see whether a file reads itself"
+                f".read is nested {_READ_DEPTH_MAX} files deep: check whether a file reads itself"
             )
         self._read_depth += 1
         try:

@@ -1,4 +1,4 @@
-"""Access rights: may a statement read files, other stores and variables of the program, or only its own store?
+"""The rights of SQL: whether it may read files, other stores and variables of the program.
 
     ProgramAccess    SQL of the embedding program or its shell: everything
     StoreAccess      SQL from elsewhere: only the tables of the store
@@ -24,12 +24,12 @@ class Access(Protocol):
     files: bool
 
     def variable(self, name: str) -> Any:
-        """Return the value of the program's variable, or None."""
+        """Return the value of a variable of the program; None if it does not exist or may not be read."""
 
     def check_outside(self, what: str) -> None:
-        """Check that the session may reach outside its store. Raises: InvalidArgumentError.
+        """Check that the session may use files and other stores. Raises: InvalidArgumentError.
 
-        what: the statement, as the error names it.
+        what: the statement's name in the error.
         """
 
 
@@ -57,7 +57,7 @@ class ProgramAccess:
 
 
 def of_caller() -> ProgramAccess:
-    """Return the rights of the caller's caller, so that SQL can read the variables there."""
+    """Return the rights for SQL that can read the variables of the caller's caller."""
     return ProgramAccess(sys._getframe(2))
 
 

@@ -51,7 +51,10 @@ class Context:
     running: Running = field(default_factory=Running)
 
     def readable(self) -> Source:
-        """Return what a SELECT reads. Raises: InvalidArgumentError for `at` inside a transaction."""
+        """Return the snapshot or transaction that a SELECT reads.
+
+        Raises: InvalidArgumentError for `at` inside a transaction.
+        """
         if self.transaction is not None:
             if self.at is not None:
                 raise InvalidArgumentError(

@@ -25,7 +25,10 @@ def table_name(reader: TokenReader) -> str:
 
 
 def of_store(names: Sequence[str]) -> str:
-    """Return the last name, a table. Raises: InvalidArgumentError if the names before it are not a schema."""
+    """Return the table's name, the last of `names`.
+
+    Raises: InvalidArgumentError if the names before it are not a schema of the store.
+    """
     if tuple(each.lower() for each in names[:-1]) not in _SCHEMAS:
         raise InvalidArgumentError(
             f"there is no schema {'.'.join(names[:-1])!r}: the tables of the store are in nyala.main, and only SELECT "

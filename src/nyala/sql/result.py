@@ -71,7 +71,7 @@ class Result(LazyValues, ABC):
     """The rows of a statement. Made by `Database.sql`, `Snapshot.sql` and `Transaction.sql`; thread-safe.
 
     A SELECT reads one moment and runs whenever a method reads its rows. Any other statement has
-    run.
+    already run.
 
     Attributes
     ----------
@@ -173,7 +173,7 @@ class Result(LazyValues, ABC):
 
     @abstractmethod
     def explain(self) -> SqlExplanation:
-        """Run the statement, discard its rows, and return what was pushed into each table and what was skipped."""
+        """Run the statement, discard its rows, and return what the scan of each table read and skipped."""
 
     @without_errors
     def __repr__(self) -> str:

@@ -194,7 +194,7 @@ class SqlSession:
     close = roll_back
 
     def interrupt(self) -> None:
-        """Interrupt the running statements of this session. Another thread than theirs calls this.
+        """Interrupt the running statements of this session; to be called from another thread.
 
         A statement whose commit has started is not interrupted.
         """

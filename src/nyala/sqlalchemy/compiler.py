@@ -101,7 +101,7 @@ class NyalaCompiler(compiler.SQLCompiler):
         return super().visit_insert(insert_stmt, *args, **kw)
 
     def _count(self, column: Any, insert_stmt: Any) -> Any:
-        """Return the INSERT with a parameter for each value of the key column that it does not give."""
+        """Return the INSERT with a parameter for each value of the key column that is not given."""
         rows = [row for each in insert_stmt._multi_values for row in each]
         given = rows[0] if rows else insert_stmt._values or ()
         keys = {getattr(key, "key", key) for key in given} | set(self.column_keys or ())

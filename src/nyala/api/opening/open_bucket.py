@@ -78,6 +78,6 @@ def open_address_for_reading(address: Address) -> Handle:
 def _reached(
     url: str, storage_options: StorageOptions | None, cache_dir: str | None, cache_bytes: int | None
 ) -> tuple[Env, Objects]:
-    """Return the bucket of a URL as (env, objects). The files of `env` are the `objects`."""
+    """Return (env, objects) of the bucket at a URL. `env` reads the objects as files, through the cache."""
     objects = open_objects(url, storage_options)
     return open_env(objects, cache_dir, cache_bytes), objects

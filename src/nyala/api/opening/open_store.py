@@ -96,7 +96,7 @@ class Alive(Generic[_Object]):
 
 
 class OpenScans(Alive["PinnedRows"]):
-    """The scans and feeds of one Database. They lose their files if nobody reads them for 15 minutes."""
+    """The scans and feeds of one Database. A scan that nobody reads for 15 minutes releases its files."""
 
     def __init__(self, store: Store | ReaderStore | BucketReader) -> None:
         super().__init__()
@@ -442,8 +442,9 @@ def open_for_writing(env: Env, folder: str, options: StoreOptions, *, share: boo
 def share_or_open(
     key: Hashable, folder: str, options: StoreOptions, open_new: Callable[[_Place], OpenStore]
 ) -> Handle:
-    """Return a handle of the store at the place `key`; call `open_new` if this process does not have it open.
+    """Return a handle of a store; call `open_new` if this process does not have the store open.
 
+    key: identifies the store: its folder's inode, or its URL.
     folder: the store's path or URL, for messages.
     """
     place = _places.setdefault(key, _Place())

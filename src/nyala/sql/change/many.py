@@ -81,12 +81,14 @@ def statement_of_rows(context: Context, text: str, rows: Sequence[Any]) -> tuple
 
 
 def _space_before(text: str, place: int) -> str:
-    """Return a space if a word follows a parameter without one, as in `?AND`."""
+    """Return a space if a word directly follows a parameter, as in `?AND`; otherwise ""."""
     return " " if text[place : place + 1].isalnum() else ""
 
 
 def _table(rows: Sequence[Any], given: int | list[str], prefix: str) -> pa.Table | None:
-    """Return the parameters as columns `prefix0`, `prefix1`, …; None if a row misses one, or types are mixed.
+    """Return the parameters as columns `prefix0`, `prefix1`, …
+
+    None if a row lacks a parameter, or one parameter has values of different types.
 
     given: the number of positional parameters, or the names of the parameters.
     """

@@ -184,7 +184,7 @@ def _equality(target: Target, term: Sequence[Token], text: str) -> tuple[str, st
 
 
 def _key_of(target: Target, side: Sequence[Token]) -> str:
-    """Return the key column that these tokens, `target.key_column`, name; "" for other tokens."""
+    """Return the key column that the tokens `target.key_column` name; "" for other tokens."""
     if len(side) != 3 or side[1].text != "." or side[0].name.lower() != target.alias.lower():
         return ""
     return next((name for name in target.keys if name.lower() == side[2].name.lower()), "")
@@ -209,9 +209,10 @@ def _select(listed: str, others: str, conditions: Sequence[str]) -> str:
 
 
 def _program_data(statement: Statement, others: str) -> dict[str, Any]:
-    """Return the program's variable that the first source names, by its name; {} if a table has this name.
+    """Return {name: data} if the first source is a variable of the program; otherwise {}.
 
-    This look-up saves a run of DuckDB that fails because it does not know the name.
+    Without this look-up, DuckDB would first run the SELECT, and fail because it does not know the
+    name.
     """
     name = tokens(others)[0].name
     if name.lower() in map(str.lower, statement.source.list_tables()) or statement.with_clause:

@@ -329,7 +329,7 @@ def _update(reader: TokenReader, merge: _Merge, clause: _When) -> None:
 
 
 def _keys_of_condition(merge: _Merge) -> dict[str, str]:
-    """Return the source's column by key column, for each term `key column = source column` of ON.
+    """Return {key column: source column} of the terms `key column = source column` of ON.
 
     SET * need not set these key columns, because the values are equal already.
     """

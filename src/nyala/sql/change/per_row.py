@@ -35,7 +35,7 @@ def check_no_window(expression: str, what: str) -> None:
     found = with_neighbours(_without_queries(tokens(expression)))
     if any(before.text == ")" and token.keyword == "OVER" for before, token, _ in found):
         raise InvalidArgumentError(
-            f"{what}: a window function is not possible here, because a row of the table can have several partners: "
+            f"{what}: a window function is not possible here, because a row of the table can match several rows: "
             "compute it in a subquery of the source"
         )
 

@@ -182,7 +182,7 @@ def _first_wrong(statement: Statement, columns: _Columns) -> int | None:
 
 
 def _groups(statement: Statement, cells: Sequence[tuple[str, ...]], column: ColumnSchema) -> Iterator[Group]:
-    """Yield the values of a column, one group (how to cast it, array) for each type."""
+    """Yield a `Group` for each type of the column's values."""
     _, numbers, types, texts, words, others = zip(*cells, strict=True)
     if any(numbers):
         yield from (("CAST", array) for array in _numbers(pa.array([each or None for each in numbers])))

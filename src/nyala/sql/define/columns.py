@@ -232,9 +232,8 @@ def read_columns(items: Sequence[str]) -> Columns:
 def check_key(key: Sequence[str], columns: Sequence[str]) -> None:
     """Check that the key columns are the first columns, in the order of the key.
 
-    Every table has its columns in this order. If CREATE TABLE listed them in another order, an
-    INSERT without a list of columns would store values in other columns than a reader of CREATE
-    TABLE expects.
+    Every table has its columns in this order. If CREATE TABLE had another order, an INSERT without
+    a list of columns would store the values in unexpected columns.
 
     Raises: SchemaError.
     Source: docs/design/kudu.md; Apache Impala, "CREATE TABLE", Kudu tables.

@@ -24,7 +24,7 @@ from nyala.sql.tokens import TokenReader
 
 
 def read_partitions(reader: TokenReader, key: Sequence[str]) -> list[HashSpec | RangeSpec]:
-    """Read what follows PARTITION BY. key: the default for columns. Raises: InvalidArgumentError."""
+    """Read what follows PARTITION BY. key: the columns if the text names none. Raises: InvalidArgumentError."""
     out: list[HashSpec | RangeSpec] = []
     while True:
         if reader.take("HASH"):
@@ -108,6 +108,6 @@ def _value(text: str) -> Any:
     values = tuple(constant(item) for item in items)
     if None in values:
         raise InvalidArgumentError(
-            f"a bound of a range cannot be NULL: leave out {text}, for a range without it"
+            f"a bound of a range cannot be NULL: leave out {text}, for a range without this bound"
         )
     return values if len(values) > 1 else values[0]

@@ -140,8 +140,8 @@ def _csv(
 def _json(context: Context, source: Source, target: Target, path: str, options: Mapping[str, str]) -> str:
     """Return the call of `read_json` that reads the columns of the JSON files with the types of the table.
 
-    JSON has binary values as texts with escapes such as \\x00. As a BLOB, `read_json` would keep
-    the escapes. So it reads a text, and a cast makes the bytes.
+    Binary values in JSON are texts with escapes such as \\x00. `read_json` does not decode the
+    escapes of a BLOB. So it reads text, and a cast converts the text to bytes.
     Raises: ColumnNotFoundError.
     """
     found = context.select(source, f"SELECT * FROM {_call('read_json', path, options)}").columns

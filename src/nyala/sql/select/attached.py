@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def read_attached(attached: Mapping[str, Database], text: str) -> tuple[str, dict[str, EngineScan]]:
-    """Return the rewritten statement, and its scans by the names that the statement has for them.
+    """Return the rewritten statement, and the scans of the other stores' tables by their new names.
 
     attached: the other stores by name.
     Raises: TableNotFoundError.

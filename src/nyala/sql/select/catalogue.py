@@ -102,7 +102,7 @@ def describe(state: TableState) -> pa.Table:
 
 
 def describe_storage(state: TableState) -> pa.Table:
-    """Return the rows of `describe`, with the lengths of VARCHAR(n), and with the storage of the columns."""
+    """Return the rows of `describe`, with lengths of VARCHAR, encodings, compression and comments."""
     columns = state.schema.columns
     rows = describe(state)
     types = pa.array([sql_type(each.type) for each in columns], pa.string())
@@ -149,7 +149,7 @@ def _check_no_rows(cursor: Any, statement: str, states: Mapping[str, TableState]
 
 
 def _without_describe(statement: str) -> str:
-    """Return the statement as DuckDB's search for table names accepts it.
+    """Return the statement in a form that DuckDB's search for table names accepts.
 
     `(SELECT 1)` replaces each `(DESCRIBE …)` and `(SHOW …)`, and NULL replaces each parameter.
     """

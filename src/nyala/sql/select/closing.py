@@ -4,9 +4,10 @@
     the garbage collector finds the object      its cursor is closed with the next new cursor, or with the connection
 
 A thread that closes a cursor waits for the threads that execute the cursor's statement. The
-collector may run in one of these threads, or in a thread that they wait for. There DuckDB refuses
-to close, and the files of the statement would stay open. So no cursor is closed while the collector
-runs. Until a cursor is closed, it keeps the files that its statement reads.
+collector may run in one of these threads, or in a thread that they wait for. In such a thread
+DuckDB refuses to close the cursor, and the files of its statement would stay open. So no cursor is
+closed while the collector runs. Until a cursor is closed, it keeps the files that its statement
+reads.
 
 Cost: one call per collection of the garbage collector, from the first statement on.
 Source: Python, `gc.callbacks`; docs/design/sql-and-polars.md, "A private, locked DuckDB".

@@ -79,7 +79,7 @@ def our_error(
         return InvalidArgumentError(problem)
     if "requires the extension" in message or "exists in the" in message:
         return InvalidArgumentError(
-            f"this needs an extension of DuckDB, and SQL of Nyala loads none: {text.splitlines()[0]}\nRead the data by "
+            f"this needs an extension of DuckDB, and Nyala does not load any: {text.splitlines()[0]}\nRead the data by "
             "another library, and name it in the statement as a variable"
         )
     if isinstance(error, duckdb.PermissionException):
@@ -108,7 +108,7 @@ def _csv_problem(message: str) -> str | None:
     if match := _CSV_FORM.search(message):
         return (
             f"{match[1]!r} cannot be read as CSV: its lines have different numbers of columns, or another number "
-            "than expected. Name the form by DELIM, QUOTE, ESCAPE and HEADER, or add NULL_PADDING for short lines"
+            "than expected. Pass the options DELIM, QUOTE, ESCAPE and HEADER, or add NULL_PADDING for short lines"
         )
     return None
 

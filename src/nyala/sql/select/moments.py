@@ -546,7 +546,9 @@ class _Finder:
             elif number == 0:
                 table = item
             else:
-                raise self._error(place, "arguments of changes after the table have names, as in since => …")
+                raise self._error(
+                    place, "the arguments of changes after the table need names, as in since => …"
+                )
         if not table or "since" not in arguments:
             raise self._error(place, "changes needs the name of a table and since: changes('t', since => …)")
         behind = close + 1

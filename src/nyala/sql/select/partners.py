@@ -20,7 +20,7 @@ Invariants
         joins, it is so for the side whose rows without a partner are dropped. Joins that depend on
         more than the values of rows have no partners: ASOF, POSITIONAL, samples.
     J3  A subquery returns values of a column if it selects this column, its minimum, its maximum,
-        or any value.
+        or a function such as `any_value` of it.
     J4  A part of a statement that this module does not know has no partners.
 
 Source: SQL:2016 part 2, 7.10 (joined table) and 8.2 (comparison): NULL and a value without an equal join nothing.
@@ -75,9 +75,9 @@ class Partner(NamedTuple):
 
 @dataclass(frozen=True)
 class _Column:
-    """A column of a table, whose values an expression of the statement has.
+    """The column of a table from which an expression of the statement takes its values.
 
-    whole: rows of this table can be left out, and the other rows keep their values. False for a
+    whole: the expression keeps its values if other rows of the table are left out. False for a
         maximum, for example, which depends on all rows.
     """
 
@@ -198,7 +198,7 @@ class _Reader:
                 yield from self._pair(sides[0] or outer[0], sides[1] or outer[1])
 
     def _value(self, node: Any, scope: _Scope) -> _Column | None:
-        """Return the column whose values one side of a comparison has; None: not known."""
+        """Return the column from which one side of a comparison takes its values; None: not known."""
         if node.get("type") == "SUBQUERY" and node.get("subquery_type") == "SCALAR":
             found = self._selected(node["subquery"]["node"])
             return None if found is None else _Column(found.table, found.name, False)

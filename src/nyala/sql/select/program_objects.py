@@ -60,7 +60,7 @@ def find_object(
     data = _table_of(name, value, source)
     if data is None:
         raise TableNotFoundError(
-            f"{error}\nThe variable {name!r} is {_article(type(value).__name__)}, which is no table: use {_KINDS}"
+            f"{error}\nThe variable {name!r} is {_article(type(value).__name__)}, which is not a table: use {_KINDS}"
         ) from error
     return name, data
 

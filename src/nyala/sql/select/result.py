@@ -161,7 +161,7 @@ class SelectResult(Result):
         return _Run(self._statement).reader("SELECT * FROM (\n", "\n) LIMIT 0").schema
 
     def explain(self) -> SqlExplanation:
-        """Run the statement, discard its rows, and return what was pushed into each table and what was skipped."""
+        """Run the statement, discard its rows, and return what the scan of each table read and skipped."""
         run = _Run(self._statement)
         for _ in run.reader():
             pass

@@ -85,10 +85,10 @@ class Planning:
 
     @contextlib.contextmanager
     def apart(self) -> Iterator[None]:
-        """Ignore requests for the row count inside the `with` block.
+        """Do not count DuckDB's requests for the row count inside the `with` block.
 
-        Each other request means that the statement names the table once. But registering a table
-        also makes a request.
+        Outside, each request is counted as one use of the table in the statement. Registering a
+        table also causes a request.
         """
         bound = self.bound
         yield
@@ -354,7 +354,7 @@ def _as_it_is(batch: pa.RecordBatch) -> pa.RecordBatch:
 def duckdb_of(con: Any) -> Any:
     """Return the connection with the faulty rule of the optimiser switched off (`select/connection.py`).
 
-    con: a connection; None: DuckDB's default connection, which is its module.
+    con: a connection; None: the module `duckdb`, which is DuckDB's default connection.
     Raises: InvalidArgumentError for any other object; ImportError without DuckDB.
     """
     module = need("duckdb", "sql")
@@ -453,7 +453,7 @@ def _of_node(node: Any) -> Node | None:
 
 
 def _in_list(column: str, listed: Sequence[Any]) -> Node | None:
-    """Translate an IN list of constants of one type. The list may be long, so its values are not translated singly."""
+    """Translate an IN list of constants of one type, all values at once, because it may be long."""
     if {type(constant).__name__ for constant in listed} != {"Lit"}:
         return None
     values = [constant.value for constant in listed]

@@ -106,9 +106,9 @@ _SHOW: Final = re.compile(r"\b(show|information_schema|duckdb_\w+|pg_\w+)\b", re
 def tables_named(text: str, tables: Iterable[str]) -> list[str]:
     """Return the tables whose names occur in the text. All tables that the statement reads are among them.
 
-    For a statement over the catalogue, such as SHOW TABLES, these are all tables. DuckDB ignores
-    case in names, so of two tables `T` and `t` only the one whose exact spelling occurs is
-    returned.
+    For a statement over the catalogue, such as SHOW TABLES, the result has all tables. DuckDB
+    ignores case in names. So if the store has two tables `T` and `t`, the result has only the one
+    whose exact spelling occurs.
     Raises: InvalidArgumentError if both spellings occur.
     """
     tables = list(tables)
