@@ -132,8 +132,8 @@ def connect(
         written whole or not at all.
     memory_limit
         Bytes, or text such as `"4GB"`. The block cache uses at most a quarter, and each scan a
-        quarter for rows that it decodes ahead. Rows in memory are flushed when they take half of
-        the limit. DuckDB may use the same limit in addition, for `sql`.
+        quarter for rows that it decodes ahead. Written rows are kept in memory, and flushed to
+        files when they take half of the limit. DuckDB, which runs `sql`, may use as much again.
     rowset_size
         The size of a rowset on disk: bytes of base data, or text such as `"32MB"`. Flushes and
         compactions begin another rowset at about this size.

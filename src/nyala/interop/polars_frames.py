@@ -1,10 +1,12 @@
 """Gives the rows of a scan to polars, as a data frame or as the source of a LazyFrame.
 
-polars passes a source the columns, the predicate and the number of rows that a query needs, and
-relies on the source to apply the predicate. This module translates terms of the predicate to Nyala,
-so that the scan can skip data: comparisons with constants and of two columns, IN lists, prefixes
-and suffixes of text, IS NULL, between, AND and OR. A term of the outermost AND that means exactly
-the same in Nyala is applied by the scan alone. polars applies the other terms, batch by batch.
+polars passes the columns, the predicate and the row limit of a query to its source, and relies on
+the source to apply the predicate. This module divides the predicate at its outermost ANDs, and
+translates the terms to Nyala, so that the scan can skip data. It translates comparisons with
+constants and of two columns, IN lists, prefixes and suffixes of text, IS NULL, between, AND and OR.
+
+The scan alone applies the terms that mean exactly the same in Nyala. This module applies the other
+terms by polars, batch by batch.
 
     threads that read ahead:    decode splits, convert text to views, apply the other terms
     the thread of polars:       yields the frames in order, in the size that polars wants
@@ -12,11 +14,11 @@ the same in Nyala is applied by the scan alone. polars applies the other terms, 
 Invariants
     E1  The predicate of the scan is TRUE in every row in which the predicate of polars is TRUE. It
         may be TRUE in more rows: a term may be left out, and a bound may be wider.
-    E2  A term that polars does not apply itself is TRUE in exactly the same rows in Nyala, also for
+    E2  A term that only the scan applies is TRUE in exactly the same rows as in polars, also for
         NULL, NaN and both zeros.
 
-polars also passes "dynamic" terms: hints that a later step, such as a top-N, gives the source.
-polars cannot apply them itself, so this module drops them.
+polars also passes "dynamic" terms: hints that a later step, such as a top-N, gives the source. No
+expression of polars can evaluate these terms, so this module drops them.
 
 `text_views` converts text to the views that polars uses. For DuckDB see `nyala.sql.select.source`.
 Source: docs/design/sql-and-polars.md, "Polars"; polars' `register_io_source`; on dynamic

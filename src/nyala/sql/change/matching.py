@@ -13,9 +13,9 @@ are cheaper:
 The second and third form need one equality `t.key = source.column` for each key column.
 
 Invariants
-    MT1  A cheaper form has the same result as the join. If it could differ, the join is used: a
-         source has a key twice, a key has another type than its column, the table would refuse a
-         value, or an error occurs.
+    MT1  A cheaper form has the same result as the join. If the result could differ, the join is
+         used. This is so if a source has a key twice, if a key has another type than its column, if
+         the table would refuse a value, or after an error.
 """
 
 from __future__ import annotations

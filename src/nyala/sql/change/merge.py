@@ -2,19 +2,19 @@
 
     MERGE INTO t USING s ON … WHEN MATCHED AND c1 THEN … WHEN NOT MATCHED THEN …
 
-The statement reads the source `s` once. ON divides the rows into three kinds: pairs of a row of `t`
-and a row of `s`, rows of `s` without a partner, and rows of `t` without a partner. Each WHEN clause
-is for one kind. A SELECT over this kind computes the rows that the clause updates, deletes or
+The statement reads the source `s` once. ON divides the rows into three kinds: matching pairs of a
+row of `t` and a row of `s`, rows of `s` without a match, and rows of `t` without a match. Each WHEN
+clause is for one kind. A SELECT over this kind computes the rows that the clause updates, deletes or
 inserts. If several clauses are for one kind, a SELECT before them decides for each row which clause
 takes it. All writes are one batch.
 
 Invariants
     MG1  At most one row of the source updates or deletes a row of the target. Otherwise the
          statement is refused.
-    MG2  At most one clause takes a row. So each condition is evaluated once, because it may be
-         volatile (have another value at each call, as random() has).
-    MG3  The three kinds do not overlap. So a volatile ON is refused if clauses are for several
-         kinds: each kind evaluates ON again.
+    MG2  At most one clause takes a row. The condition of a clause is evaluated only once for a row,
+         because the condition may be volatile: like random(), it may change from call to call.
+    MG3  The three kinds do not overlap. Each kind evaluates ON again. So a volatile ON is refused
+         if there are clauses for several kinds.
 
 Source: SQL:2016 part 2, 14.12 (merge statement).
 """

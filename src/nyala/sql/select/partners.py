@@ -7,7 +7,7 @@
 
 DuckDB reads one side of a join completely before the other side. But it does not pass the keys of
 the first side to a table whose rows come from Python. So Nyala keeps the values that DuckDB reads
-from the first table, and then reads only rows of the other table that can have a partner
+from the first table. From the other table it then reads only rows that can have a partner
 (`ScanSource.reader`).
 
 The input is the tree of the statement that DuckDB's parser returns.
@@ -15,10 +15,10 @@ The input is the tree of the statement that DuckDB's parser returns.
 Invariants
     J1  The statement names both tables once, and not in a WITH clause, which DuckDB may read more
         than once.
-    J2  Each `Partner` follows from an equality that must be TRUE for a row to be in the result. In
-        inner joins, semi joins and WHERE, this is so for the rows of both tables. In outer and anti
-        joins, it is so for the side whose rows without a partner are dropped. Joins that depend on
-        more than the values of rows have no partners: ASOF, POSITIONAL, samples.
+    J2  Each `Partner` follows from an equality that is TRUE for every row in the result. Inner
+        joins, semi joins and WHERE restrict both tables. Outer and anti joins restrict only the
+        side whose rows without a partner are dropped. ASOF and POSITIONAL joins, and samples,
+        restrict no table, because their results depend on more than the values of rows.
     J3  A subquery returns values of a column if it selects this column, its minimum, its maximum,
         or a function such as `any_value` of it.
     J4  A part of a statement that this module does not know has no partners.
