@@ -197,7 +197,7 @@ def test_changes_end_at_the_moment_of_the_statement(world: World) -> None:
         ("SELECT nosuch FROM t AT (VERSION => 'first')", nyala.ColumnNotFoundError, "no column 'nosuch'"),
         ("FROM changes('t')", nyala.InvalidArgumentError, "since => …"),
         ("FROM changes(since => 3)", nyala.InvalidArgumentError, "since => …"),
-        ("FROM changes('t', 3)", nyala.InvalidArgumentError, "have names"),
+        ("FROM changes('t', 3)", nyala.InvalidArgumentError, "need names"),
         ("FROM changes('t', since => 0, sinse => 0)", nyala.InvalidArgumentError, "since, until, before, versions"),
         ("FROM changes('t', since => 0, before => 3)", nyala.InvalidArgumentError, "before takes True or False"),
         ("FROM changes('t', since => now(), until => 'first')", nyala.InvalidArgumentError, "later than until"),
