@@ -162,7 +162,12 @@ class PartFile(NamedTuple):
 
 @dataclass(frozen=True)
 class Backup:
-    """A backup of a table: the content of backup.json. `since`: None for a full backup."""
+    """A backup of a table: the content of backup.json.
+
+    rewritten: the timestamp of the table's last repartition; 0: never.
+    since: the moment of the backup on which this one depends; None for a full backup.
+    until: the moment of this backup.
+    """
 
     place: Place
     store: str

@@ -48,7 +48,7 @@ class Restored:
 
 
 def check_free(names: Sequence[str], taken: Mapping[str, object]) -> None:
-    """Check the names of tables to create. Raises: TableExistsError; InvalidArgumentError if two are equal."""
+    """Raise TableExistsError if a name is in `taken`, InvalidArgumentError if two are equal."""
     for name in names:
         if name in taken:
             raise TableExistsError(
@@ -134,7 +134,7 @@ def filling(store: Store, target: Backup, wanted: str) -> Iterator[str]:
 
 @contextlib.contextmanager
 def restoring(filled: str, wanted: str) -> Iterator[None]:
-    """In errors of the `with` block, replace a table's temporary name by its final name."""
+    """In errors of the block, replace the temporary name `filled` by the final name `wanted`."""
     try:
         yield
     except Error as error:

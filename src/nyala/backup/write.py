@@ -160,6 +160,7 @@ def back_up(
     """Back up tables at the moment `until`, the newest moment of `root`.
 
     tables: None: all tables, with a record of the whole store (B7).
+    full: make full backups, never incremental ones.
     progress: called in this thread with the number of finished tablets and of all tablets.
     Raises: as `plan_backup`; StorageError, CorruptionError. After an error every backup of this moment
         is complete, but some tables may have none.

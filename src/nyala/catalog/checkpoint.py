@@ -187,6 +187,7 @@ def decode_checkpoint(data: bytes, path: str, store_id: str) -> CatalogState:
     """Return the catalogue in the bytes of a checkpoint.
 
     path: where the bytes were read, for errors.
+    store_id: the id that the checkpoint must have.
     Raises: CorruptionError; StorageError if the format version differs.
     """
     size = CHECKPOINT.size_bytes

@@ -68,6 +68,7 @@ _FILE_ID: Final = re.compile("[0-9a-f]{32}")
 def existed_at(created: int, drops: Sequence[int], timestamp: int) -> bool:
     """Return whether a table or tablet existed at a moment.
 
+    created: the timestamp of its creation.
     drops: the timestamps at which it was dropped, undropped, dropped, and so on.
     """
     return created <= timestamp and bisect.bisect_right(drops, timestamp) % 2 == 0
@@ -299,13 +300,19 @@ class TagEntry:
 
 @dataclass(frozen=True)
 class CatalogState:
-    """The whole catalogue at one version. Immutable, so any thread may read it."""
+    """The whole catalogue at one version. Immutable, so any thread may read it.
+
+    timestamp_max: the greatest timestamp so far (T1).
+    wal_start: the number of the first log segment that is still needed.
+    next_…: the id that the next new entry of this kind gets.
+    garbage: for each path, the version in which the file became garbage (P2).
+    """
 
     version: int
     store_id: str
     created_us: int
     timestamp_max: int
-    wal_start: int  # the number of the first log segment that is still needed
+    wal_start: int
     next_table_id: int
     next_tablet_id: int
     next_rowset_id: int
@@ -315,7 +322,7 @@ class CatalogState:
     rowsets: Mapping[int, RowSetEntry]
     parts: Mapping[int, PartEntry]
     deltas: Mapping[int, DeltaEntry]
-    garbage: Mapping[str, int]  # for each path, the version in which the file became garbage (P2)
+    garbage: Mapping[str, int]
     committed_keys: Mapping[str, CommittedKey]
     messages: Mapping[int, CommitMessage]
     tags: Mapping[str, TagEntry]
@@ -654,7 +661,10 @@ def purging_tablets(state: CatalogState, tablet_ids: Collection[int], change: Ca
 
 
 def purging_tables(state: CatalogState, table_ids: Collection[int], timestamp: int) -> CatalogChange:
-    """Return the change that removes these tables with their data. Their files become garbage."""
+    """Return the change that removes these tables with their data. Their files become garbage.
+
+    timestamp: of the change.
+    """
     change = CatalogChange(timestamp=timestamp, drop_tables=list(table_ids))
     tablets = [tablet.id for tablet in state.tablets.values() if tablet.table_id in table_ids]
     purging_tablets(state, tablets, change)

@@ -187,7 +187,10 @@ def is_living(objects: Objects, name: str) -> bool:
 
 
 def put_lease(objects: Objects, key: str, version: int, ttl_s: float) -> None:
-    """Create or renew a lease. Raises: StorageError."""
+    """Create or renew a lease. Raises: StorageError.
+
+    version: the oldest version of the catalogue that the reader needs.
+    """
     fields = {"version": version, "ttl_s": ttl_s, "host": socket.gethostname(), "pid": os.getpid()}
     objects.put(key, json.dumps(fields).encode())
 

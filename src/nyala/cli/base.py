@@ -64,7 +64,7 @@ def settings(context: click.Context | None = None) -> Settings:
 
 
 def shared_options() -> list[click.Parameter]:
-    """Return new options `--json`, `--debug` and `--option`. Each command has its own."""
+    """Return the options `--json`, `--debug` and `--option`, as new objects for one command."""
     return [
         click.Option(
             ["--option"],

@@ -63,6 +63,8 @@ def reader(folder: str, storage_options: Mapping[str, Any] | None = None) -> Ite
 def writer(folder: str, *, create: bool = False, maintenance: bool = True) -> Iterator[Database]:
     """Open the store to write, and create it if it is missing and `create` is set.
 
+    maintenance: whether to compact in the background.
+
     If another program has the store's folder open, the writes go through that program.
 
     If the block fails and a new store has no table, the store is removed. A new store in a bucket

@@ -107,7 +107,11 @@ class Outgoing:
 
 @dataclass(frozen=True)
 class Incoming:
-    """The attachments of a received request, and what is needed to read and check its arguments."""
+    """The attachments of a received request, and what is needed to read and check its arguments.
+
+    path: the store's folder or URL.
+    published: the newest moment that readers may see.
+    """
 
     env: Env
     path: str

@@ -111,7 +111,7 @@ def commit_staged(path: str, job: dict[str, Any], env: Env = SYSTEM) -> dict[str
         key: the key of the staging folder.
         table: the table's name.
         operation: one of OPERATION_NAMES, or CHANGES.
-        errors: "raise" or "collect".
+        errors: "raise": a failing row rejects the batch; "collect": the other rows are written.
         files: names of files in the staging folder, or [key, name] for a file in another folder.
         columns: names of the rows' columns.
         record_as: optional; the idempotency key. Default: `key`.
@@ -256,6 +256,7 @@ def loading(
 
     The tasks of the load renew the lease. It is released at the end of the block.
 
+    ttl_s: for how many seconds a renewal lets the lease live.
     reserve: whether the load will change existing rows. Then compactions leave the table's rowsets
         alone until the load ends.
     what: describes the job, for messages to users who wait until it ends.

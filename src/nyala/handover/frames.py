@@ -158,7 +158,7 @@ def decode_error(fields: dict[str, Any], attachments: Sequence[bytes]) -> Error:
 def unpack_answer(answer: dict[str, Any], attachments: list[bytes]) -> tuple[dict[str, Any], list[bytes]]:
     """Return the answer and attachments of an executed request, or raise its error.
 
-    answer, attachments: of the frame that `execute` returned.
+    answer, attachments: the JSON and attachments of the frame that `execute` returned.
     """
     try:
         if "error" not in answer:

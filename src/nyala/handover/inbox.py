@@ -158,7 +158,7 @@ def _content(data: bytes, limit_bytes: int) -> tuple[dict[str, Any], list[bytes]
 
 
 def serving(objects: Objects) -> InboxServer | None:
-    """Return the inbox server of this store if this process is its writer, else None."""
+    """Return the inbox server of the store in this bucket; None if this process is not its writer."""
     with _lock:
         return _serving.get(_place_of(objects))
 

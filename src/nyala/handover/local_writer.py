@@ -201,8 +201,9 @@ class LocalWriter:
         requests: one for each table that the transaction changed.
         seen: the table of each request, as the transaction saw it.
         since: the timestamp of the transaction's snapshot.
+        collect: leave failing rows out and report them; otherwise a failing row stops the commit.
         pinned: whether a pin has kept the history after `since`. If not, the history may have
-        expired.
+            expired.
         Raises: ConflictError; as `commit_checked`.
         """
         from nyala.tablet.write.write_path import altered_error, commit_checked, prepare_request

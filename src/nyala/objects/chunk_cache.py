@@ -174,7 +174,7 @@ class ChunkCache:
                 self._ahead.submit(self._perform, fetch)
 
     def file_with(self, entry: CachedObject, offset: int, length: int) -> RandomFile | None:
-        """Wait until the cache file holds these bytes; return the file.
+        """Wait until the cache file of an object holds these bytes; return the file.
 
         length: at least 1.
         Returns: None if the cache is off, or if it dropped the chunks several times before the read.

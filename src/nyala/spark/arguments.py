@@ -25,7 +25,10 @@ __all__ = [
 
 
 def check_table(table: Any, call: str) -> None:
-    """Raise InvalidArgumentError if `table` is not a Table, and StorageError if its Database is closed."""
+    """Raise InvalidArgumentError if `table` is not a Table, and StorageError if its Database is closed.
+
+    call: the name of the function that the user called, for the message.
+    """
     if not isinstance(table, Table):
         raise InvalidArgumentError(
             f"{call} expects a Table of an open Database, got {_shown(table)}: pass nyala.connect(folder)[name]"
@@ -34,7 +37,10 @@ def check_table(table: Any, call: str) -> None:
 
 
 def check_database(database: Any, call: str) -> None:
-    """Raise InvalidArgumentError if `database` is not a Database."""
+    """Raise InvalidArgumentError if `database` is not a Database.
+
+    call: the name of the function that the user called, for the message.
+    """
     if not isinstance(database, Database):
         raise InvalidArgumentError(
             f"{call} expects an open Database, got {_shown(database)}: pass nyala.connect(folder)"
@@ -42,7 +48,10 @@ def check_database(database: Any, call: str) -> None:
 
 
 def check_frame(df: Any, call: str) -> None:
-    """Raise InvalidArgumentError if `df` is not a Spark DataFrame, classic or Connect."""
+    """Raise InvalidArgumentError if `df` is not a Spark DataFrame, classic or Connect.
+
+    call: the name of the function that the user called, for the message.
+    """
     if not (hasattr(df, "sparkSession") and hasattr(df, "schema")):
         raise InvalidArgumentError(
             f"{call} expects a Spark DataFrame, got {_shown(df)}: convert pandas or Arrow data with "
@@ -58,8 +67,11 @@ def address_of_database(database: Database) -> Address:
 def address_of_store(store: Any, call: str, storage_options: Mapping[str, Any] | None = None) -> Address:
     """Return the address of a store, given as a path, a URL or an open Database.
 
+    call: the name of the function that the user called, for the message.
+
     Raises InvalidArgumentError for anything else and for secret storage options, and StorageError
     for a closed Database.
+
     """
     if isinstance(store, Database):
         if storage_options is not None:

@@ -129,7 +129,7 @@ def check_python(spark: SparkSession) -> None:
 
 
 def same_python(mine: str, theirs: str | None) -> bool:
-    """Whether both paths are the Python of the same environment.
+    """Whether two paths of a python executable belong to the same environment.
 
     Compares the folders too, because several virtual environments may link to one executable.
     """

@@ -357,7 +357,10 @@ def _copy(spark: SparkSession, scan: Scan, table: Table, lease_s: float, *, is_s
 
 
 def _apply(spark: SparkSession, target: Backup, step: RestoreStep, table: Table, lease_s: float) -> None:
-    """Write the rows of one full or incremental backup into the table."""
+    """Write the rows of one full or incremental backup into the table.
+
+    target: the backup to restore. step: the backup whose rows to write.
+    """
     rows = None if table._database.read_only else _small_rows(target, step)
     if rows is not None:
         apply_rows(table._database._writer(), table.name, step, rows)
@@ -369,7 +372,10 @@ def _apply(spark: SparkSession, target: Backup, step: RestoreStep, table: Table,
 
 
 def _small_rows(target: Backup, step: RestoreStep) -> pa.Table | None:
-    """Return the rows of a small backup; None if it is not small (J1). Raises the errors of `read_part`."""
+    """Return the rows of the backup `step`; None if it is not small (J1).
+
+    target: the backup to restore. Raises the errors of `read_part`.
+    """
     if not _are_small([step]):
         return None
     rows = (batch for file in step.files for batch in rows_of(target, step, file))
@@ -396,7 +402,7 @@ def _collected(batches: Iterator[pa.RecordBatch], schema: pa.Schema) -> pa.Table
 
 
 def _frame(spark: SparkSession, target: Backup, step: RestoreStep) -> DataFrame:
-    """Return a DataFrame of the rows of one backup, whose files the tasks read."""
+    """Return a DataFrame of the rows of the backup `step`, whose files the tasks read."""
     schema = spark_schema(restored_schema(target, step))
     exact = arrow_schema(schema)
 

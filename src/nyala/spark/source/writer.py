@@ -276,7 +276,8 @@ def failure_text(
 ) -> str:
     """Return a text with the row number, the key and the error of one failing row.
 
-    position: the position of the row in `errors`. row_text: as for `failures_text`.
+    position: the position of the row in `errors`. row_text: as for `failures_text`. with_code: put
+    the code of the error before its message.
     """
     (row,) = errors.slice(position, 1).to_pylist()
     key = ", ".join(f"{name}={row[name]!r}" for name in errors.column_names[4:])

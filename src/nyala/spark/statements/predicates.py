@@ -32,7 +32,10 @@ _DAY: Final = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
 
 
 def translate(node: Node, alias: str, schema: pa.Schema) -> Predicate | None:
-    """Return the term as a Nyala predicate, or None if it has no equivalent (Q3)."""
+    """Return the term as a Nyala predicate, or None if it has no equivalent (Q3).
+
+    alias, schema: the name of the table in the statement, and its schema.
+    """
     exp = sqlglot().exp
     node = node.unnest()
     if isinstance(node, exp.And | exp.Or):
@@ -69,7 +72,10 @@ def translate(node: Node, alias: str, schema: pa.Schema) -> Predicate | None:
 
 
 def implied_parts(node: Node, alias: str, schema: pa.Schema) -> Iterator[Predicate | PendingTerm]:
-    """Yield predicates and pending terms that follow from a term that `translate` does not translate."""
+    """Yield predicates and pending terms that follow from a term that `translate` does not translate.
+
+    alias, schema: the name of the table in the statement, and its schema.
+    """
     exp = sqlglot().exp
     node = node.unnest()
     if isinstance(node, exp.Or):
