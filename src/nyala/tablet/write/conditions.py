@@ -1,10 +1,10 @@
 """Conditional writes: a row is written only if it passes a comparison with the stored row.
 
     when="new.n > old.n"    an existing row is updated only if the condition is TRUE
-    newest_by="seq"         a row is written only if its `seq` is greater than all earlier ones of
-                            its key
+    newest_by="seq"         a row is written only if its `seq` is greater than all earlier values
+                            of `seq` for its key
 
-`choose` runs under the commit lock, before `settle`. It reads the stored rows of the batch's keys,
+`choose` runs under the commit lock, before the batch is resolved. It reads the stored rows of the batch's keys,
 and leaves out the rows that fail the comparison; they are counted as ignored. If a batch has
 several rows with one key, the second row is compared with the result of the first.
 
@@ -48,14 +48,14 @@ _BY_SEQUENCE: Final = ("upsert", "delete", "delete-ignore")
 
 @dataclass(frozen=True)
 class NewestBy:
-    """Write a row only if its value in `column` is greater than all earlier values of its key."""
+    """The condition of `newest_by`: a row's value in `column` is the greatest of its key so far."""
 
     column: str
 
 
 @dataclass(frozen=True)
 class When:
-    """Update an existing row only if the condition over `old.…` and `new.…` columns is TRUE."""
+    """The condition of `when`: an existing row is updated only if this comparison is TRUE."""
 
     tree: Node
 
@@ -140,8 +140,9 @@ def check_condition(
 def choose(
     table: TableState, operation: PreparedOperation, condition: Condition, snapshot: int
 ) -> PreparedOperation:
-    """Return the operation with only the rows that pass the comparison. Requires the commit lock.
+    """Compare the operation's rows with the stored rows; return it with only the rows that pass.
 
+    Requires the commit lock.
     snapshot: the moment at which stored rows are read; it includes every batch before this one.
     """
     if not len(operation.rows):
@@ -180,7 +181,7 @@ def _plain(array: Column, why: str) -> pa.Array:
 
 
 def _kept(operation: PreparedOperation, kept: np.ndarray) -> PreparedOperation:
-    """Return the operation with only the rows that the mask over `operation.rows` keeps."""
+    """Return the operation with only the rows for which the mask `kept` is True."""
     group = np.repeat(np.arange(len(operation.keys)), operation.group_sizes)
     sizes = np.bincount(group[kept], minlength=len(operation.keys))
     groups = np.flatnonzero(sizes)
@@ -311,7 +312,7 @@ def _satisfied(table: TableState, operation: PreparedOperation, condition: When,
 
 
 class _Current:
-    """The values of each key in some columns: stored at first, then those of accepted rows."""
+    """Each key's current values: the stored ones, or those of its last row that passed."""
 
     def __init__(
         self, table: TableState, operation: PreparedOperation, columns: Sequence[ColumnSchema], snapshot: int

@@ -2,8 +2,8 @@
 
 A transaction, or any other write that was computed from a snapshot, is committed only if no other
 write changed its keys after the snapshot. `check_unchanged` runs under the commit lock. It looks up
-the keys in all rowsets, dead rows included, and searches records that are newer than the snapshot.
-A delete leaves such a record too.
+the keys in all rowsets, and searches for records that are newer than the snapshot. Dead rows count
+too, because a delete also is such a record.
 
 Requires: no history after the snapshot was discarded (`Store.pins`).
 Cost: rowsets without newer records are not searched.
@@ -78,7 +78,7 @@ def _has_newer(rowset: AnyRowSet, since: int) -> bool:
 def _mark(changed: np.ndarray, rowset: AnyRowSet, keys: EncodedKeys, begin: int, since: int) -> None:
     """Set the mask `changed` for the keys that have a record after `since` in this rowset.
 
-    begin: the index of the first key in the mask.
+    begin: the index in `changed` of the first of these keys.
     """
     rowids = rowset.find(keys)
     hit = np.flatnonzero(rowids >= 0)

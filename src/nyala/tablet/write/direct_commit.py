@@ -1,9 +1,9 @@
-"""Commits a batch that is too large for the log: writes files, then one catalogue change (W6).
+"""Commits a batch that is too large for the log: writes files, then one catalogue change.
 
 The batch keeps the commit lock until the end (other writers wait; scans do not):
 
     flush the memory of the touched tablets, so that every live row is on disk
-    settle the batch again, because the rows have new positions
+    resolve the batch again, because the flush gave rows new positions
     take a timestamp t, and write
         inserts as DiskRowSets, with UNDO deltas "the row is dead before t"
         updates and deletes as REDO files of the rowsets that have the rows
@@ -13,10 +13,10 @@ One thread per core writes rowsets.
 
 Invariants
     B1  The catalogue change is the batch's only commit point. Before it nothing of the batch is
-        visible, and after a crash the next open removes the files (W6, P3).
-    B2  The touched rowsets have nothing in memory when their REDO file is added (R4). A rowset that
-        is written here has `deltas_durable` = t, so a replay does not apply older changes to it.
-        The `inserts_durable` of its tablet does not change (R2).
+        visible, and after a crash the next open removes the files (rules W6 and P3).
+    B2  A rowset has no changes in memory when its new REDO file is added, so its changes stay in
+        the order of time (rule R4). The entry of each new or changed rowset says that all its
+        changes up to t are in files, so a replay of the log skips them (`deltas_durable`, rule R2).
 
 Limit: other writers wait while files are written, also for a large Spark job. To avoid this, the
 files would have to be written before the lock is taken, and a check under the lock would have to
@@ -62,7 +62,7 @@ if TYPE_CHECKING:
 def commit_directly(
     store: Store, settlements: Sequence[Settlement], idempotency_key: str | None, message: str | None
 ) -> int:
-    """Commit a settled batch by writing its effects as files. Return the batch's timestamp.
+    """Commit a resolved batch by writing its effects as files. Return the batch's timestamp.
 
     Requires the commit lock and the flush lock.
     Raises: StorageError if a file cannot be written. Then nothing of the batch is committed.
@@ -109,8 +109,9 @@ def commit_files(
     """Call `write`, which writes files, then commit these files with one catalogue change.
 
     Requires the commit lock.
-    write: adds the changed tablets to its first argument, and the paths of the written files to its
-           second one, as `write_effects` does.
+    change: the catalogue change; `write` adds the entries of the files to it.
+    write:  also adds the changed tablets (by id) to its first argument, and the paths of the
+            written files to its second argument.
     Raises: StorageError, and errors of `write`. Then the files are removed.
     """
     written: list[str] = []
@@ -135,7 +136,7 @@ def write_effects(
     changed: dict[int, TabletState],
     written: list[str],
 ) -> None:
-    """Write one table's part of a settled batch as files, with `timestamp` as its moment.
+    """Write one table's part of a resolved batch as files, with `timestamp` as its moment.
 
     The rows that the batch updates or deletes must be on disk, not in memory (B2).
     change:  gets the entries of the new files.
@@ -227,7 +228,10 @@ def absent_before(timestamp: int, count: int) -> DeltaRun:
 
 
 def dead_at(timestamp: int, count: int) -> DeltaRun:
-    """Return the UNDO deltas of tombstones, which live from `timestamp` - 1 to `timestamp`."""
+    """Return the UNDO deltas of `count` tombstones: rows that end at `timestamp` as dead rows.
+
+    They are alive only from `timestamp` - 1 to `timestamp`. No reader reads at that moment.
+    """
     return DeltaRun(
         kind="undo",
         rowids=np.repeat(np.arange(count, dtype=np.int64), 2),

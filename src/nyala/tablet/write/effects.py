@@ -1,4 +1,4 @@
-"""The result of settling a batch: effects to log and apply, counts, and texts of row errors.
+"""The classes for a resolved batch: effects to log and apply, counts, and row errors.
 
 Source: docs/design/writes-and-batches.md, "Resolving a batch without a loop".
 """
@@ -30,9 +30,10 @@ INSERTED, UPDATED, DELETED, IGNORED, FAILED = range(5)
 class Effect:
     """One kind of change to some rows of one table: logged as one group, then applied to memory.
 
-    kind:    "insert", "update" or "delete"; or "tombstone" for a delete of an unknown key that is
-             stored with its sequence, in a row that was never alive
-    tablets: the ordinal of each row's tablet
+    All arrays have one element per row.
+    kind:    "insert", "update", "delete" or "tombstone". A tombstone is a new row that was never
+             alive: a delete of an unknown key with `newest_by` stores its sequence in it.
+    tablets: the index of each row's tablet in `TableState.tablets`
     columns: by column id, key columns first
     codes:   the index of each row's rowset in `Settlement.rowsets`; ABSENT for an insert
     rowids:  the position of each row in its rowset; for an insert, the position of a dead row in
@@ -76,10 +77,11 @@ class OperationCounts:
 
 @dataclass
 class Settlement:
-    """The settled batch of one table: effects to log and apply; counts and errors per operation.
+    """The resolved batch of one table: effects to log and apply; counts and errors per operation.
 
-    rowsets:  the touched rowsets, each with its tablet's ordinal
-    outcomes: only from `settle_rows`: for the index of each operation, the outcome of its rows
+    rowsets:  (index of its tablet in `TableState.tablets`, rowset) of each touched rowset
+    outcomes: by the index of the operation, the outcome of each of its rows (INSERTED to FAILED);
+              only if `settle_rows` resolved the batch
     """
 
     table: TableState

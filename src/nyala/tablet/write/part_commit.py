@@ -3,17 +3,17 @@
 The batch keeps the flush lock and the commit lock until the end (other writers wait; scans do not):
 
     flush the table's memory, and take one timestamp t
-    for each part of the rows: prepare, check for conflicts, settle, write files at t
+    for each part of the rows: prepare, check for conflicts, resolve, write files at t
     sync the files, commit one catalogue change, and replace the root
 
 SQL statements use this instead of `direct_commit`, because their rows are in a mapped file and not
 in memory. A part has at least 64 MB, or an eighth of the store's memory limit if that is more.
 
 Invariants
-    PC1  Nothing of the batch is visible before the catalogue change (B1 of `direct_commit`).
-    PC2  A key is in one part only (S1). The caller checks that updated and deleted keys are
-         distinct. Inserted keys are also looked up in the files of the earlier parts. If a key is
-         found there, the batch is not committed here.
+    PC1  Nothing of the batch is visible before the catalogue change.
+    PC2  Each key is in only one part. The caller checks that updated and deleted keys are distinct.
+         Inserted keys are also looked up in the files of the earlier parts. If a key is found
+         there, the batch is not committed here.
 
 A batch with failing rows, or with rows that cannot be divided, is not committed here either. The
 caller then commits the whole batch at once, which reports all failing rows.
@@ -43,7 +43,7 @@ from nyala.tablet.write.write_path import Request, locked, prepare_request, unal
 if TYPE_CHECKING:
     from nyala.tablet.store import Store
 
-# The memory that settling needs for a row, besides its columns.
+# The memory that resolving needs for a row, besides its columns.
 _ROW_BYTES: Final = 90
 _PART_BYTES_MIN: Final = 64 << 20
 # A batch with fewer parts is committed as a whole.
@@ -118,7 +118,7 @@ def _part_bytes(store: Store) -> int:
 
 
 def _divide(requests: Sequence[Request]) -> bool:
-    """Whether the requests can be divided: the data is Arrow tables, without conditions."""
+    """Whether the requests can be divided into parts: Arrow tables without conditions can."""
     return all(
         isinstance(request.data, pa.Table) and request.condition is None and request.numbers is None
         for request in requests
@@ -151,7 +151,7 @@ def _flushed(store: Store, table: TableState, changes_rows: bool) -> TableState:
 
 
 def _settled(table: TableState, made: TableState, request: Request, since: int, timestamp: int) -> Settlement:
-    """Prepare and settle one part of a request.
+    """Prepare and resolve one part of a request.
 
     table: the table before the batch.
     made:  the table with the files of the earlier parts.

@@ -19,7 +19,7 @@ from nyala.env.clock import Clock
 
 
 class Pin:
-    """A moment whose history is kept until the pin ends. Thread-safe."""
+    """The history after one moment is kept until the pin ends. Thread-safe."""
 
     def __init__(self, pins: HistoryPins, timestamp: int, timeout_s: float) -> None:
         self.timestamp = timestamp
@@ -33,7 +33,7 @@ class Pin:
 
     @contextlib.contextmanager
     def busy(self) -> Iterator[None]:
-        """A context for a statement: the pin does not end in it, even after the timeout."""
+        """A context for one statement: the pin does not end during it, even after its timeout."""
         with self._pins.lock:
             self._statements += 1
         try:
@@ -76,7 +76,7 @@ class HistoryPins:
         self.held: weakref.WeakSet[Pin] = weakref.WeakSet()
 
     def add(self, timestamp: int, timeout_s: float) -> Pin:
-        """Pin a moment until `release`, or until the pin was not used for `timeout_s` seconds."""
+        """Keep the history after `timestamp`, until `release` or `timeout_s` seconds without use."""
         pin = Pin(self, timestamp, timeout_s)
         with self.lock:
             self.held.add(pin)

@@ -53,12 +53,13 @@ class PreparedOperation:
     columns:     the key and the given columns, by column id, in the user's row order
     row_count:   the number of rows that the user gave
     keys:        the distinct keys of the rows without errors, by tablet and key
-    tablets:     the ordinal of each key's tablet
-    rows:        the row numbers in the user's data of the rows without errors, sorted by key
+    tablets:     the index of each key's tablet in `TableState.tablets`
+    rows:        the numbers of the rows without errors, by tablet and key; a row's number is its
+                 position in the user's data
     starts:      rows[starts[g]:starts[g + 1]] have keys[g], in the user's order
     missing:     required columns that were not given; a new row fails without them
     borrowed:    columns may be views of the user's memory; copy them to keep them after the call
-    ready:       the columns in the log's form, if all rows are used in this order
+    ready:       the given columns as one batch in the log's form, if the conversion returned it
     passed_over: the numbers of ignored rows
     given:       for a column that only some rows give, by column id: a mask of these rows
     sequence:    with `newest_by`, the id of that column; a delete stores its value in the dead row
@@ -134,7 +135,7 @@ def prepare(
     errors:   rows that failed before, while their values were computed.
     routed:   each row's tablet id as another process computed it, or -1; see `routed_ordinals`.
     borrow_above_bytes: larger data is not copied (`PreparedOperation.borrowed`); None: always copy.
-    sequence: the column of `newest_by`, which deletes give in addition to the key.
+    sequence: the column of `newest_by`; a delete gives its key and this column.
     rewrites: see `PreparedOperation`.
     Raises: ColumnNotFoundError, SchemaError, InvalidArgumentError for errors of the whole
             operation. Errors of single rows are in the result's `errors`.
@@ -250,9 +251,9 @@ def with_auto_ids(
 
 
 def _positive(ids: Column) -> np.ndarray:
-    """Return the values as a NumPy array, with values below 1 raised to 1.
+    """Return the ids as a NumPy array, with values below 1 raised to 1.
 
-    Otherwise `with_auto_ids` would take a user's 0 for a row without a value.
+    For `with_auto_ids`, 0 means "no value yet", so it must not come from a user.
     """
     assert isinstance(ids, pa.Array), "only text columns are long"
     values: np.ndarray = np.maximum(ids.to_numpy(zero_copy_only=False), 1)
@@ -260,7 +261,7 @@ def _positive(ids: Column) -> np.ndarray:
 
 
 def spread(values: pa.Array, rows: np.ndarray, count: int) -> pa.Array:
-    """Return an array of `count` values: these values at `rows`, and NULL elsewhere."""
+    """Return an array of `count` values: `values` at the positions `rows`, NULL elsewhere."""
     if len(rows) == count:
         return values
     out, lacking = np.zeros(count, np.int64), np.ones(count, np.bool_)
@@ -281,8 +282,8 @@ def routed_groups(
 
     rows, keys, given: the rows' numbers, encoded keys and key columns.
     errors:  gets an error for each row that no partition covers.
+    bad:     a mask of `rows`: rows with an error, which are left out; None: no row has an error.
     routed:  as in `prepare`.
-    bad:     a mask of `rows` with an error; None: no row has an error.
     Returns: `rows`, `keys`, `tablets` and `starts` of `PreparedOperation`.
     """
     if routed is None:
@@ -333,7 +334,7 @@ def add_too_large(table: TableState, rows: np.ndarray, sizes: np.ndarray, errors
 
 
 def add_immutable(column: ColumnSchema, rows: np.ndarray, errors: RowErrors) -> None:
-    """Add an error for each row in the mask `rows`: an update must not set an immutable column."""
+    """Add the error "an update must not set this immutable column" for each row in the mask `rows`."""
     errors.add(
         np.flatnonzero(rows), IMMUTABLE,
         f"column {column.name!r} is immutable: only an insert sets it. Leave it out, or pass on_missing=\"ignore\"",
@@ -438,7 +439,7 @@ def encode_keys(table: TableState, keys: Mapping[str, Column], count: int) -> En
 
 
 def route_keys(table: TableState, keys: Mapping[str, Column], count: int) -> np.ndarray:
-    """Return the ordinal of each row's tablet; -1: no partition covers the row.
+    """Return the index of each row's tablet in `table.tablets`; -1: no partition covers the row.
 
     keys:  all key columns, by name.
     count: the number of rows.
@@ -448,10 +449,10 @@ def route_keys(table: TableState, keys: Mapping[str, Column], count: int) -> np.
 
 
 def routed_ordinals(table: TableState, routed: np.ndarray, keys: Mapping[str, Column]) -> np.ndarray:
-    """Return the ordinal of each row's tablet, from the tablet ids that another process computed.
+    """Return the index of each row's tablet in `table.tablets`; -1: no partition covers the row.
 
-    Returns -1 for a row that no partition covers. The function checks the first row of each run of
-    equal ids. If one of these ids is wrong, it ignores `routed` and computes all rows.
+    Uses the tablet ids that another process computed. The first row of each run of equal ids is
+    checked. If one of these ids is wrong, `routed` is ignored and all rows are computed here.
     routed: each row's tablet id. Rows with -1, or with a tablet that no longer exists, are
             computed here.
     keys:   all key columns, by name.
@@ -493,7 +494,7 @@ def group_starts(keys: EncodedKeys) -> np.ndarray:
 
 
 def turns(sizes: np.ndarray) -> Iterator[np.ndarray]:
-    """Yield the positions of the first rows of all groups, then of the second rows, and so on.
+    """Yield row positions in turns: the first row of each group, then each second row, and so on.
 
     sizes: the number of rows of each group. Rows are sorted by group.
     """

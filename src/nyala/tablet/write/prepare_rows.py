@@ -3,7 +3,7 @@
     [("insert", {"id": 1, "n": 1}), ("update", {"id": 1, "note": "x"}), ("delete-ignore", 7)]
 
 All rows are converted together, column by column. Each column has a mask of the rows that give it,
-and each row has a code for its operation. `settle_rows` settles the rows in their order.
+and each row has a code for its operation. `settle_rows` resolves the rows in their order.
 
 Cost: one step per row and column name in Python, as for any list of dicts; then O(columns) calls.
 Source: docs/design/writes-and-batches.md; docs/design/kudu.md, "Outcomes of operations".
@@ -130,7 +130,7 @@ def prepare_rows(table: TableState, data: Sequence[tuple[str, Any]] | MixedRows)
 def _give_auto_ids(
     table: TableState, keys: dict[str, Column], inserts: np.ndarray, upserts: np.ndarray
 ) -> None:
-    """Set the auto-incrementing key of inserted rows to values above those of earlier upserts."""
+    """Give inserted rows their auto-incrementing keys, above those of earlier upserts in the list."""
     column = keys[AUTO_INCREMENT]
     assert isinstance(column, pa.Array), "only text columns are long"
     ids = column.to_numpy().copy()
@@ -177,7 +177,10 @@ def _row_operations(data: Any, schema: Schema) -> tuple[np.ndarray, InputColumns
 
 
 def _named_row(row: Any, schema: Schema, operation: str, place: int) -> Mapping[str, Any]:
-    """Return the row or key of an item as a mapping. Raises: InvalidArgumentError, SchemaError."""
+    """Return the row or key of item number `place` as a mapping.
+
+    Raises: InvalidArgumentError, SchemaError.
+    """
     if operation.startswith("delete"):
         key = named_key(row, schema.key_names, operation)
         extra = next((name for name in key if not schema.is_key(name)), None)

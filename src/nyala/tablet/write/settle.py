@@ -1,4 +1,4 @@
-"""Settles a batch: looks up its keys, and decides for each row what happens.
+"""Resolves a batch: looks up its keys, and decides for each row what happens.
 
 A row is an insert, an update, a delete, no change or an error. The decisions of all rows of one key
 are then combined to one *effect*, which is logged and applied:
@@ -15,18 +15,18 @@ up each key once (`locate`), and changes no stored state.
 
 In a single operation, all rows have the same columns. So the first row of a key wins for an insert
 or a delete, and the last row for an upsert or an update. Several operations on one table, and rows
-with different columns, are settled by `settle_rows`, which takes up to twice as long.
+with different columns, are resolved by `settle_rows`, which takes up to twice as long.
 
 Invariants
     S1  A key has at most one effect in a batch (W4), or several updates of different columns. So
         (rowid, timestamp) is unique for each column of a delta store.
-    S2  A delete and an insert of a live key are an update of *all* columns outside the key. An
-        insert and a delete of an absent key have no effect.
+    S2  A delete and a later insert of a live key are an update of *all* columns outside the key. An
+        insert and a later delete of an absent key have no effect.
     S3  Rows of an effect are in tablet order and, within a tablet, in key order.
     S4  Rows that failed, were ignored or change nothing have no effect (W5). The counts report the
         operations as the caller gave them.
 
-Cost: O(columns + touched rowsets) Arrow and NumPy calls, never their product.
+Cost: O(columns + touched rowsets) Arrow and NumPy calls.
 Source: docs/design/writes-and-batches.md, "Resolving a batch without a loop"; docs/design/rules.md,
 W3 to W5 and R5; docs/design/kudu.md, "Outcomes of operations".
 """
@@ -79,11 +79,11 @@ class _Keys:
 
 
 def settle(table: TableState, operations: Sequence[PreparedOperation], at: int | None = None) -> Settlement:
-    """Settle `operations`, all on `table`: decide what each row does. Requires the commit lock.
+    """Resolve `operations`, all on `table`: decide what each row does. Requires the commit lock.
 
     at: for a transaction's private table, the moment at which keys are looked up; None: now.
     """
-    # This function adds errors to copies, because a batch that is too large for the log is settled
+    # This function adds errors to copies, because a batch that is too large for the log is resolved
     # twice.
     settlement = Settlement(
         table, operations=operations, errors=[_copy(operation.errors) for operation in operations]
@@ -105,7 +105,7 @@ def settle(table: TableState, operations: Sequence[PreparedOperation], at: int |
 
 
 def _is_uniform(operation: PreparedOperation) -> bool:
-    """Whether one row of each key decides what happens to the key. If not, use `settle_rows`."""
+    """Whether a single row of each key decides what happens to the key. If not, use `settle_rows`."""
     remembers = operation.sequence is not None and operation.name == "delete"
     # Of several upserts of a new key, the first sets immutable columns, and the last the others.
     mixed = operation.name == "upsert" and not operation.is_distinct and bool(operation.schema.immutable_ids)
@@ -113,10 +113,9 @@ def _is_uniform(operation: PreparedOperation) -> bool:
 
 
 def _settle_one(settlement: Settlement, located: Located) -> bool:
-    """Settle an operation with a single row, if the row succeeds as an insert, upsert or update.
+    """Resolve an operation with a single row quickly, if the row inserts or updates without error.
 
-    Returns False in all other cases. The general code makes two dozen NumPy calls for arrays of
-    length one; this function is faster. A test checks that both give the same result.
+    Returns False, and changes nothing, in all other cases. The result is that of the general code.
     """
     table, (operation,) = settlement.table, settlement.operations
     if operation.row_count != 1:
@@ -153,12 +152,12 @@ def _settle_one(settlement: Settlement, located: Located) -> bool:
 
 
 def _may_change(operation: PreparedOperation, column: ColumnSchema) -> bool:
-    """Whether the operation, if it gives this column, changes it in existing rows."""
+    """Whether the operation may set this column in rows that exist."""
     return not column.immutable or operation.rewrites
 
 
 def _value_or_default(columns: Mapping[int, Column], column: ColumnSchema) -> Column:
-    """Return the column's array of length one: the given value, or the default."""
+    """Return the column's value in the only row, or its default, as an array of length one."""
     array = columns.get(column.id)
     return default_array(column, 1) if array is None else array
 
@@ -238,7 +237,7 @@ def _fail_missing(
 def _fail(
     errors: RowErrors, operation: PreparedOperation, losing: np.ndarray, code: str, message: str
 ) -> None:
-    """Add an error for the last `losing[g]` rows of each key g."""
+    """Add an error with this code and message for the last `losing[g]` rows of each key g."""
     lost, _ = _last_rows(operation, losing)
     errors.add(np.sort(operation.rows[lost]), code, message)
 
@@ -254,7 +253,7 @@ def _fail_duplicates(errors: RowErrors, operation: PreparedOperation, losing: np
 def _last_rows(operation: PreparedOperation, losing: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return the positions in `operation.rows` of the last `losing[g]` rows of each key g.
 
-    The second result is, for each row in `operation.rows`, the number of its key.
+    The second result has, for each row in `operation.rows`, the index of its key.
     """
     sizes = operation.group_sizes
     group = np.repeat(np.arange(len(sizes)), sizes)
@@ -269,7 +268,10 @@ def _fold(
     state: _Keys,
     located: Located,
 ) -> None:
-    """Add the effects that bring each key to its final state (S1)."""
+    """Add the effects that bring each key to its final state.
+
+    winners: for each key, the number of the row that supplies its values.
+    """
     table, keys, tablets = settlement.table, operation.keys, operation.tablets
     existed, alive = state.existed, state.alive
 
@@ -306,8 +308,8 @@ def _columns(
 ) -> tuple[dict[int, Column], pa.RecordBatch | None, pa.Buffer | None]:
     """Return the `needed` columns of these rows by id; columns that were not given get defaults.
 
-    Also returns the columns as one Arrow batch, or None if the data was not in the log's form; and
-    the batch's IPC message, or None unless `rows` are all rows in their order.
+    The second result has the columns as one Arrow batch in the log's form, the third its IPC
+    message. Either is None if it is not ready without more work.
     """
     given, ready = operation.columns, operation.ready
     pick = None if _is_identity(rows, operation.row_count) else pa.array(rows)

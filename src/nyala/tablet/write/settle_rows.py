@@ -68,14 +68,14 @@ _IGNORES: Final = np.array([name.endswith("-ignore") for name in OPERATION_NAMES
 class _Rows:
     """The rows of all operations, by key and then in the order of the batch; one element per row.
 
-    key:       the number of the key
-    operation: the index of the operation
+    key:       the index of the row's key
+    operation: the index of the row's operation
     row:       the row number in the operation's data
     kind:      INSERT, UPSERT, UPDATE or DELETE
     ignore:    whether the row is ignored instead of failing
     made:      whether the row created its key
     maker:     for a failed insert, the earlier row that created the key; otherwise -1
-    sequence:  for a delete that is stored with a sequence (`NewestBy`), its column id; otherwise -1
+    sequence:  for a delete that stores a sequence (`NewestBy`), the id of the column; otherwise -1
     """
 
     key: np.ndarray
@@ -93,7 +93,7 @@ class _Rows:
 
 
 class _Keys:
-    """What the rows decided so far do to the keys of the batch; one element per key."""
+    """The state of the batch's keys after the rows that are decided so far; one element per key."""
 
     def __init__(self, existed: np.ndarray) -> None:
         self.existed = existed
@@ -105,9 +105,9 @@ class _Keys:
 def settle_rows(
     table: TableState, operations: Sequence[PreparedOperation], settlement: Settlement, at: int | None
 ) -> None:
-    """Settle `operations` in their order, and add effects, counts and errors to `settlement`.
+    """Resolve `operations` in their order, and add effects, counts and errors to `settlement`.
 
-    at: as in `settle`.
+    at: for a transaction's private table, the moment at which keys are looked up; None: now.
     """
     keys, tablets, rows = _combined(table, operations)
     located = locate(table, keys, tablets, at=at)
@@ -123,7 +123,7 @@ def settle_rows(
 def distinct_keys(
     table: TableState, operations: Sequence[PreparedOperation]
 ) -> tuple[EncodedKeys, np.ndarray, list[np.ndarray]]:
-    """Return the distinct keys of all operations in (tablet, key) order, and their tablets.
+    """Return the distinct keys of all operations in (tablet, key) order, and each key's tablet index.
 
     The third result has, for each operation, the positions of its keys among the distinct keys.
     operations: at least one.
@@ -285,7 +285,7 @@ def _fold(
     tablets: np.ndarray,
     located: Located,
 ) -> None:
-    """Add the effects that bring each key to its final state (S1, S2)."""
+    """Add the effects that bring each key to its final state."""
     if not len(keys):
         return
     table = settlement.table
@@ -358,8 +358,8 @@ def _by_columns(
 ) -> Iterator[tuple[np.ndarray, list[ColumnSchema]]]:
     """Group the updated keys `at` by the columns that change. Yield (keys, columns) of each group.
 
-    If there would be more groups than columns, yield one group per column instead. A key may then
-    be in several groups.
+    every: all columns that an update may change. If there would be more groups than columns, each
+           group has one column instead, and a key may be in several groups.
     """
     columns = [column for column in every if column.id in values]
     if not len(at) or not columns:

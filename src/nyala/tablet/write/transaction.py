@@ -3,7 +3,7 @@
 T is the timestamp of the snapshot.
 
     begin     reserve timestamps after T, and pin the history since T
-    write     settle the rows against the private tables, and apply them there
+    write     resolve the rows against the private tables, and apply them there
     read      any read of the engine, on the private tables, at the newest private timestamp
     commit    all operations in their order as one batch, after a check for conflicts since T
 
@@ -109,9 +109,9 @@ class SnapshotStore(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class PrivateRoot(Root):
-    """A root with a transaction's private tables.
+    """The tables of an open transaction: the snapshot's, and the private ones that replace them.
 
-    base: the snapshot's root. The reference keeps the files of the snapshot from being deleted.
+    base: the snapshot's root. This reference keeps the snapshot's files from being deleted.
     """
 
     base: Root | None = None
@@ -276,7 +276,7 @@ class OpenTransaction:
                 yield
 
     def _check(self) -> None:
-        """Raise TransactionEndedError if the transaction has ended, also by its idle timeout."""
+        """Raise TransactionEndedError if the transaction has ended or was idle for too long."""
         if not self._ended and not self._pin.use():
             self._end(
                 f"was idle for more than {self._pin.timeout_s:g} s and was rolled back; "
@@ -311,12 +311,12 @@ class OpenTransaction:
             if nbytes > self._bytes_max:
                 raise InvalidArgumentError(
                     f"the writes of this transaction take {nbytes / 1e6:,.0f} MB, and its limit is "
-                    f"{self._bytes_max / 1e6:,.0f} MB: nothing of this call was written. Commit before, write the "
-                    "rows in one call without a transaction, or raise memory_limit"
+                    f"{self._bytes_max / 1e6:,.0f} MB: nothing of this call was written. Commit the earlier "
+                    "writes first, write the rows in one call without a transaction, or raise memory_limit"
                 )
             if self._now - self.since >= 2 * STATEMENTS_MAX:
                 raise InvalidArgumentError(
-                    f"this transaction has {STATEMENTS_MAX:,} statements, which is the maximum: commit it"
+                    f"this transaction has {STATEMENTS_MAX:,} statements, which is the maximum: commit it, and begin another one"
                 )
             with Uninterrupted():
                 self._apply(settlement)
@@ -348,7 +348,7 @@ class OpenTransaction:
         self._root = PrivateRoot(root.version, root.tables, root.dropped, self._base)
 
     def _apply(self, settlement: Settlement) -> None:
-        """Apply the effects to the private tables, at the next private timestamp."""
+        """Apply a batch's effects to the private tables, at the next private timestamp."""
         self._make_private(settlement)
         additions = [addition for effect in settlement.effects for addition in plan_apply(settlement, effect)]
         self._now += 2  # as the store's clock does (C4 of `mvcc.hybrid_clock`)

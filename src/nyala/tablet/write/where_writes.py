@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ToDelete:
-    """Selects the rows of a delete: returns the keys of the rows that satisfy `where`."""
+    """Selects the rows of a delete: a call returns the keys of the rows that satisfy `where`."""
 
     where: Any
 
@@ -51,9 +51,9 @@ class ToDelete:
 
 @dataclass(frozen=True)
 class ToUpdate:
-    """Selects the rows of an update: returns keys and new values of the rows that satisfy `where`.
+    """Selects the rows of an update: a call returns the rows' keys and new values.
 
-    where:       None: all rows.
+    where:       only the rows that satisfy this predicate; None: all rows.
     assignments: the new value of each column, a constant or an expression.
     Raises: InvalidArgumentError for a key column; ColumnNotFoundError; InvalidValueError if a value
             does not fit its column.
@@ -177,8 +177,11 @@ def write_selected(
 
 
 def look_up(table: TableState, keys: Any, columns: Sequence[str] | None, snapshot: int) -> pa.Table:
-    """Return the rows with these keys, in the order of `keys`, without keys that do not exist.
+    """Return the rows with these keys, in the order of `keys`. Keys that do not exist are left out.
 
+    keys:     as in `Table.get_many`.
+    columns:  the columns to return; None: all.
+    snapshot: the moment of the read.
     Raises: InvalidArgumentError for a missing key column; InvalidValueError for a NULL or a value
             out of range; SchemaError; ColumnNotFoundError; HistoryExpiredError if a key was in a
             range partition that was dropped after `snapshot`.
@@ -198,7 +201,10 @@ def look_up(table: TableState, keys: Any, columns: Sequence[str] | None, snapsho
 def look_up_row(
     table: TableState, key: Mapping[str, Any], columns: Sequence[str] | None, snapshot: int
 ) -> dict[str, Any] | None:
-    """Return the row with this key as Python values; None: no such row. Raises: as `look_up`."""
+    """Return the row with this key as Python values; None: no such row.
+
+    Parameters and errors: as `look_up`.
+    """
     projection = table.schema.columns if columns is None else table.schema.project(columns)
     plain = _plain_key(table, key)
     if plain is None:
@@ -225,10 +231,10 @@ def look_up_row(
 
 
 def _plain_key(table: TableState, key: Mapping[str, Any]) -> tuple[EncodedKeys, int] | None:
-    """Return the encoded key and its tablet's ordinal, for a key of plain ints and ASCII text.
+    """Return the encoded key, and the index of its tablet in `table.tablets`.
 
-    This is faster than `read_keys`, which converts a key through Arrow arrays.
-    Returns None if the key may need a conversion, or if no tablet covers it.
+    Only for a key of plain ints and ASCII text: there it is faster than `read_keys`, which converts
+    through Arrow arrays. Returns None for other keys, and if no tablet covers the key.
     """
     columns = table.schema.key_columns
     if len(key) != len(columns) or table.entry.purged:
@@ -288,9 +294,9 @@ def _find(
 def read_keys(
     table: TableState, keys: Any, operation: str, snapshot: int | None = None
 ) -> tuple[EncodedKeys, np.ndarray]:
-    """Convert a user's keys. Return the encoded keys, and the ordinal of each key's tablet.
+    """Convert a user's keys. Return the encoded keys, and the index of each key's tablet.
 
-    The ordinal is -1 if no row can have the key.
+    The index is the position in `table.tablets`; -1: no row can have the key.
     operation: the operation's name, for messages.
     snapshot:  the earliest moment of the read, to detect dropped partitions; None: do not check.
     Raises: as `look_up`.

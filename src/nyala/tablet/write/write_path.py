@@ -3,7 +3,7 @@
     prepare       convert, check, encode keys, route, sort          an error changes nothing
     ── take the commit lock ──
     compare       if the table was altered since, prepare again
-    settle        look up each key, decide each row                 an error changes nothing
+    resolve       look up each key, decide each row (`settle`)      an error changes nothing
     plan_apply    allocate all memory that the last step needs (W3)
     clock.next    take one timestamp for the batch
     log.append    write one record for all tablets and tables (W5, W6)
@@ -13,7 +13,7 @@
     publish       let readers see the batch (W1)
     return        counts, timestamp, row errors
 
-After `settle`, batches above `store.direct_commit_bytes` are written as files instead
+After they are resolved, batches above `store.direct_commit_bytes` are written as files instead
 (`direct_commit`, W6).
 
 Invariants
@@ -148,7 +148,7 @@ def write(
 def _label(request: Request) -> str:
     """Return the operation's name for messages.
 
-    For "apply", return the name of the operation that all rows have, if they have the same.
+    If all rows of an "apply" have the same operation, return that operation's name.
     """
     if request.operation == "apply" and isinstance(request.data, list):
         names = {item[0] for item in request.data if isinstance(item, tuple)}
@@ -356,10 +356,10 @@ def settle_requests(
     collect: bool,
     since: int | None = None,
 ) -> list[tuple[Settlement, list[int]]]:
-    """Settle prepared requests, grouped by table.
+    """Resolve prepared requests, grouped by table.
 
     since: also check that no key changed after this moment (`commit_checked`).
-    Returns: for each table its settlement, and the indexes of its requests.
+    Returns: for each table, its resolved batch and the indexes of its requests.
     Raises:  WriteError if a row failed, unless `collect`; ConflictError.
     """
     by_table: dict[int, list[int]] = {}
@@ -395,7 +395,7 @@ def settle_requests(
 
 
 def unaltered(store: Store, seen: TableState) -> TableState:
-    """Return the present state of a table for which a write was computed.
+    """Return the table's present state, if a write that was computed for `seen` is still valid.
 
     The table may have been renamed since.
     Raises: ConflictError if its columns or tablets changed, or it was dropped. A range partition
@@ -410,7 +410,10 @@ def unaltered(store: Store, seen: TableState) -> TableState:
 
 
 def altered_error(name: str, what: str) -> ConflictError:
-    """Return the error for a write that was computed before its table was altered or dropped."""
+    """Return the error for a write that was computed before its table was altered or dropped.
+
+    what: what happened to the table, such as "was dropped".
+    """
     return ConflictError(
         f"table {name!r} {what} after this write was computed. Nothing was written: begin again", name
     )
@@ -439,11 +442,12 @@ def commit(
     idempotency_key: str | None = None,
     message: str | None = None,
 ) -> Ticket:
-    """Log the settled batch, apply it to memory, and return its ticket. Requires the commit lock.
+    """Log the resolved batch, apply it to memory, and return its ticket. Requires the commit lock.
 
     All effects get one timestamp. A batch above the log's limit is written as files instead.
     message: not stored if the batch has no effects.
-    Raises: TooLargeForLog; StorageError. If its outcome is "unknown", the batch may be in the log.
+    Raises: TooLargeForLog; StorageError. If the error's `outcome` is "unknown", the batch may be
+            in the log.
     """
     effects = [effect for settlement in settlements for effect in settlement.effects]
     if not effects and idempotency_key is None:
