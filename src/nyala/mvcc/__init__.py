@@ -1,1 +1,1 @@
-"""Hybrid timestamps, and the two watermarks that determine what a snapshot may see."""
+"""Timestamps, the clock that gives them, and the two watermarks: what writers and readers may see."""

@@ -72,12 +72,11 @@ def microseconds_of(moment: dt.datetime) -> int:
 def parse_at(at: object, published: int | None = None, name: str = "at") -> int:
     """Return the timestamp of `at`: a timestamp, datetime, ISO text or object with `.timestamp`.
 
+    published: the newest timestamp of the store, to detect a Unix time such as `time.time()`,
+               passed by mistake. Read as a timestamp, a Unix time in any unit is before 2000. So an
+               integer above 0 that means such a moment is rejected, unless `published` is before
+               2000 too. A datetime before 2000 is accepted. None: do not check.
     name:      the argument's name, for error messages.
-    published: the newest timestamp of the store; None: skip the following check. A user may pass a
-               Unix time such as `time.time()` by mistake. As a timestamp, a Unix time in any unit
-               is a moment before the year 2000. So an integer (or its text) above 0 that means such
-               a moment is rejected, unless `published` is before 2000 too. A datetime before 2000
-               is accepted.
     Raises: InvalidArgumentError if `at` is not a moment.
     """
     if isinstance(at, bool):
@@ -133,8 +132,8 @@ def naive_note(at: object, bound: int | None = None) -> str:
     """Return the end of an error message about a moment without time zone: how to add the zone.
 
     bound: the timestamp with which the moment was compared, if known.
-    Returns: "" if the moment has a zone, or if it is more than 14 hours from `bound`: then a
-             missing zone does not explain the error.
+    Returns "" if the moment has a zone. Also returns "" if the moment is more than 14 hours from
+    `bound`, because then a missing zone does not explain the error.
     """
     if not is_time_of_day(at):
         return ""

@@ -17,7 +17,7 @@ import threading
 
 
 class Watermarks:
-    """The two watermarks of one open store. Threads: any."""
+    """The watermarks `applied` and `published` of one open store. Thread-safe."""
 
     def __init__(self, timestamp: int = 0) -> None:
         self._lock = threading.Lock()

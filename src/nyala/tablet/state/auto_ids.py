@@ -34,8 +34,8 @@ class AutoIds:
     def give(self, given: np.ndarray) -> np.ndarray:
         """Return the auto-incrementing value of each row, in the order of the rows.
 
-        given: for each row, the value that it has already; 0: the row gets the next value. A value
-               above the counter raises the counter.
+        given: for each row, the value that it already has; 0: the row gets the next value of the
+               counter. A value above the counter raises the counter.
         Raises: InvalidArgumentError if the next value would be above 2^63 - 1.
         """
         if not len(given):

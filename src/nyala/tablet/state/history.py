@@ -14,18 +14,18 @@ back.
 Invariants
     H1  A snapshot at T can be taken if T >= mark and T >= history_start.
     H2  A reader can read at any T that was readable when it took its root. Discarding history
-        creates new files and a new root, and the files of old roots stay while they are in use
-        (P2).
+        creates new files and a new root, and the files of old roots stay while they are in use.
     H3  Nothing is discarded at a timestamp that reader processes cannot yet see as published.
     H4  A table that is younger than its history can be read at any T since its creation. A read at
         an earlier moment is an error, never an empty result. But a change feed may begin earlier,
         because nothing had changed then.
     H5  A dropped table or range partition can be read at the moments at which it existed, and can
-        be brought back, as long as the last of these moments is readable. Then it is purged. A read
-        that needs a purged partition raises an error.
-    H6  A table's history can be changed. A shorter one is valid at once, and its files are removed
-        later. A longer one restores nothing that was discarded (`history_start`).
-    H7  The mark is at most the oldest tag at which the table existed (`tags`, N1).
+        be brought back, as long as the last of these moments is readable. After that it is purged.
+        A read that needs a purged partition raises an error.
+    H6  The length of a table's history can be changed. A shorter history is valid at once, and the
+        files that it does not need are removed later. A longer history brings back nothing that was
+        discarded.
+    H7  The mark is at most the moment of the oldest tag at which the table existed (`tags`).
 
 Source: docs/design/kudu.md, "History and its mark". Unlike Nyala, Kudu checks only the mark.
 """
@@ -55,9 +55,9 @@ _UNITS_S: Final = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 
 
 def oldest_readable(entry: TableEntry, published: int, now_us: int) -> int:
-    """Return the oldest timestamp at which the table can be read (H1).
+    """Return the oldest timestamp at which the table can be read: the mark, or the history start.
 
-    Returns 0 if every moment since the table's creation can be read (H4).
+    Returns 0 if every moment since the table's creation can be read.
     """
     mark = 0
     if entry.history_us is not None:
@@ -68,10 +68,10 @@ def oldest_readable(entry: TableEntry, published: int, now_us: int) -> int:
 
 
 def check_created(entry: TableEntry, timestamp: int, published: int, note: str = "") -> None:
-    """Check that the table existed at `timestamp` (H4).
+    """Check that the table existed at `timestamp`.
 
-    published: the newest readable timestamp. In a reader process it may be before the creation of a
-               table; then the table may be read at `published`.
+    published: the newest readable timestamp. A reader process may not see the creation of a table
+               yet. It can read such a table at `published`.
     note:      appended to the message; see `mvcc.timestamp.naive_note`.
     Raises: TableNotFoundError, which names the first readable moment.
     """
@@ -198,9 +198,9 @@ def has_rows(tablet: TabletState) -> bool:
 
 
 def purged_ranges(tablets: Sequence[TabletState]) -> list[PurgedRange]:
-    """Return the ranges of those tablets that have rows, for the entry of their table.
+    """Return the ranges of the dropped `tablets` that have rows.
 
-    tablets: dropped tablets that are purged now.
+    The catalogue entry of the table remembers these ranges when the tablets are purged.
     """
     found: dict[tuple[bytes | None, bytes | None, tuple[int, ...]], int] = {}
     for tablet in tablets:

@@ -2,7 +2,8 @@
 
 The log stores the key, the timestamp and the counts of the result with the batch. The next change
 of the catalogue stores them too (`Store.transact`), until `keys_to_forget` returns the key. When
-the job repeats the key, it gets the stored counts. Of failed rows, only the number is stored.
+the job repeats the key, it gets the stored counts. Failed rows are only counted: their errors are
+not stored.
 """
 
 from __future__ import annotations

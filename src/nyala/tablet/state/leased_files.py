@@ -1,9 +1,9 @@
 """The error for a file that was deleted because its lease has ended.
 
 Tasks in other processes read files of a snapshot: for scan tokens, change tokens, and key look-ups
-of loads. When compactions replace these files, a lease keeps the old ones. After the end of the
-lease, the files may be deleted. The store is not damaged then, so a reader gets
-`HistoryExpiredError` and not the system's "No such file".
+of loads. When compactions replace these files, a lease keeps the old files. After the end of the
+lease, they may be deleted. The store is not damaged then, so a reader gets `HistoryExpiredError`
+and not the system's "No such file".
 """
 
 from __future__ import annotations

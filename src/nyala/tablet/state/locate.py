@@ -1,6 +1,6 @@
-"""Finds the place of keys: the rowset in which each key is live, if any.
+"""Finds keys: the rowset in which each key is live, and its row there.
 
-A key is live in at most one rowset (rule R5). MemRowSets are searched first. Then the rowset tree
+A key is live in at most one rowset. MemRowSets are searched first. Then the rowset tree
 selects DiskRowSets by their key bounds, and each of these is searched by its bloom filter and its
 key index. Dead rows (ghosts) in the MemRowSet that takes inserts are found too, because an insert
 can give them new values.
@@ -35,7 +35,7 @@ class Located:
     codes:   the index of the key's rowset in `rowsets`; ABSENT if the key is not live
     rowids:  the position of the key's row in that rowset; -1 if the key is not live
     ghosts:  the position of the key's dead row in the tablet's `memory`; -1: no such row
-    rowsets: the rowsets that have one of the keys, each with the ordinal of its tablet
+    rowsets: (index of its tablet in `TableState.tablets`, rowset) of each rowset with a found key
     """
 
     codes: np.ndarray
@@ -62,10 +62,10 @@ def expect_slices(
     column_ids: Collection[int],
     snapshot: int,
 ) -> None:
-    """Read ahead from a bucket what look-ups of these keys need, for all tablets at once.
+    """Read ahead, from a bucket, the blocks that look-ups of these keys need in all tablets.
 
     Does nothing if the files are local.
-    slices: (tablet ordinal, begin, end): keys[begin:end] are in this tablet.
+    slices: (tablet index, begin, end): keys[begin:end] are in this tablet.
     column_ids, snapshot: the columns that will be read for the found rows, and the moment.
     """
     if not table.is_remote:
@@ -88,13 +88,13 @@ def locate(
     """Find the rowset in which each key is live: now, or at the moment `at`.
 
     keys: in (tablet, key) order; equal keys may repeat.
-    tablets: the ordinal of each key's tablet.
-    newer_than: for the replay (R1), a timestamp per key. A key is searched only in DiskRowSets with
-        an earlier `deltas_durable`, and among rows in memory that were inserted earlier.
-    at: for the private tables of a transaction. All rows in each tablet's `memory` must have been
-        inserted at `at` or before. None: now.
-    Cost: per touched tablet one look-up in memory, and one in each DiskRowSet with a key range that
-        has one of the keys.
+    tablets: the index of each key's tablet in `table.tablets`.
+    newer_than: only for the replay of the log: the timestamp of each key's logged change. Finds
+        only rows that were inserted before it, in rowsets whose files do not have the change yet.
+    at: only for the private tables of a transaction. All rows in each tablet's `memory` must have
+        been inserted at `at` or before. None: now.
+    Cost: per touched tablet one look-up in memory, and one in each DiskRowSet whose key range has
+        one of the keys.
     """
     count = len(keys)
     if count == 1 and newer_than is None:
@@ -138,13 +138,11 @@ def locate(
 
 
 def _forget_younger(found: Located, newer_than: np.ndarray) -> None:
-    """Mark keys as absent whose row in memory was inserted at or after their time `newer_than`.
-
-    Such a row is a later insert of the same key. A dead row that became alive again counts with the
-    time of its first insert. This is correct: only a direct commit can delete a row without a log
-    record, and it first flushes the memory of its tablets. So no dead row in memory becomes alive
-    after a direct commit.
-    """
+    """Mark a key as absent if its row in memory was not inserted before its `newer_than`."""
+    # Such a row is a later insert of the same key. A dead row that became alive again counts with
+    # the time of its first insert. This is correct: only a direct commit can delete a row without a
+    # log record, and it first flushes the memory of its tablets. So no dead row in memory becomes
+    # alive after a direct commit.
     for code, (_, rowset) in enumerate(found.rowsets):
         if isinstance(rowset, MemRowSet):
             at = np.flatnonzero(found.codes == code)
@@ -173,7 +171,7 @@ def _locate_one(table: TableState, key: EncodedKeys, ordinal: int, at: int | Non
 
 
 def find_ghosts(table: TableState, keys: EncodedKeys, tablets: np.ndarray) -> np.ndarray:
-    """Return the position of each key's dead row in its tablet's `memory`, or -1.
+    """Return the position of each key's dead row in the MemRowSet of its tablet, or -1.
 
     No key may be live there. Cost: nothing if no row of the MemRowSet was ever deleted.
     """
@@ -235,7 +233,7 @@ def _look_in(
     """Record in `found` which of these keys are live in `rowset`.
 
     begin:    the index of the first key in the arrays of `found`.
-    ordinal:  the ordinal of the rowset's tablet.
+    ordinal:  the index of the rowset's tablet in `TableState.tablets`.
     rowids:   the position of each key in the rowset, or -1.
     eligible: a mask of the keys that may be found here; None: all.
     at:       the moment at which the keys must be live; None: now.

@@ -1,16 +1,15 @@
 """The two locks of an open store.
 
-commit_lock   held while a write or an install changes the state, which is short
+commit_lock   held for a short time, while a write changes the state or a new root is installed
 flush_lock    held during a whole flush or delta compaction
 
 A thread that needs both takes `flush_lock` first. A thread that has `commit_lock` must not wait for
 `flush_lock`.
 
-An exception must never leave a lock held, also if Ctrl-C raises it between two lines. So both are
-locks of the interpreter: `with lock:` cannot be interrupted between taking the lock and entering
-the block. A method written in Python could be interrupted there. Work under the commit lock must
-not stop halfway, so `with Uninterrupted(), store.commit_lock:` delays Ctrl-C until the lock is
-free.
+Ctrl-C may raise an exception between any two lines, and must never leave a lock held. So both locks
+are Python's built-in `RLock`: `with lock:` takes it and enters the block without interruption. A
+lock class written in Python could be interrupted in between. Work under the commit lock must not
+stop halfway, so `with Uninterrupted(), store.commit_lock:` delays Ctrl-C until the lock is free.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ import _thread
 
 
 class OwnedLock(_thread.RLock):  # type: ignore[misc]  # the stub says final, but subclassing works
-    """A re-entrant lock with the method `held`."""
+    """A re-entrant lock that also says whether the current thread holds it."""
 
     def held(self) -> bool:
         """Whether the current thread holds the lock."""

@@ -1,8 +1,8 @@
 """Commit messages: texts that callers give to their writes.
 
 The log stores a message with its batch. The next change of the catalogue also stores the message
-(`Store.transact`). It is removed when no table can be read at the moment of the commit any more, or
-when newer messages fill `MESSAGES_MAX_BYTES`.
+(`Store.transact`). A message is removed when no table can be read at the moment of its commit any
+more, or when newer messages fill `MESSAGES_MAX_BYTES`.
 """
 
 from __future__ import annotations

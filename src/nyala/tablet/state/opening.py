@@ -1,4 +1,4 @@
-"""Builds a root from the catalogue's entries, and removes orphan files at open.
+"""Opens a store's state: builds a root from the catalogue's entries, and removes orphan files.
 
 Source: docs/design/rules.md, P3.
 """
@@ -173,7 +173,7 @@ def _names_in(env: Env, path: str) -> list[str] | None:
 
 
 def remove_orphans(env: Env, path: str, state: CatalogState) -> int:
-    """Delete orphan data files (P3), and return their number. The writer calls this at open.
+    """Delete orphan data files, and return their number. The writer calls this at open.
 
     Strays are kept. If a file that the catalogue names is missing, all orphans are kept too: the
     catalogue may belong to another store, or an orphan may be the missing file under another name.

@@ -29,7 +29,10 @@ from collections.abc import Collection, Iterable
 
 
 class Reservation:
-    """The rowsets that one compaction has reserved."""
+    """The rowsets that one compaction has reserved.
+
+    revoked: set when more urgent work took the rowsets back.
+    """
 
     def __init__(self, rowset_ids: frozenset[int], holds_deltas: bool) -> None:
         self.rowset_ids = rowset_ids
@@ -109,12 +112,12 @@ class Reservations:
         return rowset_id in self._by_rowset or rowset_id in self._holds
 
     def holds_deltas(self, rowset_id: int) -> bool:
-        """Whether the rowset's DeltaMemStore must not be flushed now."""
+        """Whether flushes must leave this rowset's DeltaMemStore in memory now."""
         reservation = self._by_rowset.get(rowset_id)
         return reservation is not None and reservation.holds_deltas
 
     def hold_deltas(self) -> bool:
-        """Whether there is a rowset whose DeltaMemStore must not be flushed now."""
+        """Whether flushes must leave the DeltaMemStore of any rowset in memory now."""
         with self._lock:
             return any(taken.holds_deltas for taken in self._by_rowset.values())
 

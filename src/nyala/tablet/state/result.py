@@ -54,9 +54,9 @@ class WriteResult:
 
 @dataclass(frozen=True)
 class Ticket:
-    """A batch that is applied, but perhaps not durable and published yet.
+    """The timestamp of a batch that is applied, but perhaps not durable and published yet.
 
-    log_offset: the end of its record in the log; None: nothing was logged.
+    log_offset: the end of the batch's record in the log; None: nothing was logged.
     """
 
     timestamp: int

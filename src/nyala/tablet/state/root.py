@@ -170,9 +170,9 @@ class TableState(LazyValues):
 
     @lazy_value
     def whole(self) -> TableState:
-        """The table with dropped tablets among its `tablets`, for the replay of the log.
+        """The table with its dropped tablets in `tablets` too, for the replay of the log.
 
-        Their ranges may overlap the ranges of other tablets.
+        The ranges of dropped tablets may overlap the ranges of other tablets.
         """
         if not self.dropped:
             return self
@@ -197,9 +197,9 @@ class TableState(LazyValues):
         return {}
 
     def stored_schema(self, cut: int = 0) -> Schema:
-        """Return the schema of new files: the current columns, and dropped columns.
+        """Return the schema of new files: the current columns, and dropped columns still in use.
 
-        Columns that were dropped before `cut` are left out. Default: no dropped column is left out.
+        cut: leave out columns that were dropped before this timestamp; 0: keep all dropped columns.
         """
         return (
             self._stored_schema if cut == 0 else stored_schema(self.schema, self.entry.earlier_schemas(cut))

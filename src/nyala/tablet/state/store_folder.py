@@ -58,8 +58,8 @@ def check_folder_path(text: str) -> None:
             + (
                 f"write {local!r}"
                 if found[1].lower() == "file"
-                else "give the path of a folder, or a URL such as s3://bucket/prefix (also gs://, az://, abfss://). A "
-                "service of your own is s3://bucket/prefix with the storage option 'endpoint'"
+                else "give the path of a folder, or a URL such as s3://bucket/prefix (also gs://, az://, abfss://). For "
+                "your own S3 service, give s3://bucket/prefix with the storage option 'endpoint'"
             )
         )
 
@@ -80,9 +80,9 @@ def new_data_path(env: Env, tablet_id: int, number: int, kind: str, job: str = "
     """Return the path of a new data file, relative to the store's folder.
 
     The path is data/<tablet id>/<number>-<random token>.<kind>. The token makes the path unique.
-    Without it, a former writer that does not know yet that it lost the store could overwrite a file
-    of the new writer, because both continue with the same ids. Caches also identify a file by its
-    path.
+    A former writer may not know yet that it lost the store, and it continues with the same ids as
+    the new writer. Without the token, it could overwrite the new writer's file. Caches also
+    identify a file by its path.
 
     number: the id of the rowset or delta file, for people who look into the folder.
     kind:   base, undo, redo or part.

@@ -5,8 +5,8 @@
                    40                     mark (now - history)
 
 A tag is an entry of the catalogue. Each table that existed at the tag's moment also has the moment
-in `TableEntry.tagged`, which `history.oldest_readable` uses. So readers, backups and jobs respect
-tags without code for them.
+in `TableEntry.tagged`. `history.oldest_readable` uses this field, so readers, backups and jobs need
+no code for tags.
 
 Invariants
     N1  A table that existed at a tag's moment, and still exists, can be read at that moment and at
@@ -92,9 +92,9 @@ def tagged(entry: TableEntry, timestamp: int) -> TableEntry:
 
 
 def untagged(entries: Iterable[TableEntry], left: Iterable[TagEntry]) -> Iterator[TableEntry]:
-    """Yield the changed entries of tables, if all tags except those in `left` are dropped.
+    """Yield new entries of the tables that lose tagged moments when tags are dropped.
 
-    Entries that do not change are left out.
+    left: the tags that stay. Entries of other tables are left out.
     """
     moments = {tag.timestamp for tag in left}
     for entry in entries:

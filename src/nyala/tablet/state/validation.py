@@ -1,7 +1,7 @@
 """Validates data from outside: tokens, requests, descriptions of staged files.
 
-A right checksum shows that the bytes are undamaged, but not that Nyala wrote them. So decoders also
-check the content, and each error of a decoder becomes a `CorruptionError`.
+A right checksum shows that the bytes are undamaged, but not that Nyala wrote them. So each decoder
+also checks the content. Every error of a decoder becomes a `CorruptionError`.
 """
 
 from __future__ import annotations
@@ -21,9 +21,10 @@ _Entry = TypeVar("_Entry")
 
 @contextlib.contextmanager
 def validating(what: str, path: str | None = None) -> Iterator[None]:
-    """A context for decoding `what`: turns the decoder's errors into a CorruptionError.
+    """A context for decoding data: turns the decoder's errors into a CorruptionError.
 
     what: the name of the data in the message, such as "scan token".
+    path: the file with the data, for the message; None: the data is not from a file.
     """
     try:
         yield

@@ -123,9 +123,10 @@ def settle_rows(
 def distinct_keys(
     table: TableState, operations: Sequence[PreparedOperation]
 ) -> tuple[EncodedKeys, np.ndarray, list[np.ndarray]]:
-    """Return the distinct keys of all operations in (tablet, key) order, and each key's tablet index.
+    """Return the distinct keys of all operations in (tablet, key) order, and each key's tablet.
 
-    The third result has, for each operation, the positions of its keys among the distinct keys.
+    A tablet is given by its index in `table.tablets`. The third result has, for each operation, the
+    positions of its keys among the distinct keys.
     operations: at least one.
     """
     if len(operations) == 1:

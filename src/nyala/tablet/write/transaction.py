@@ -316,7 +316,8 @@ class OpenTransaction:
                 )
             if self._now - self.since >= 2 * STATEMENTS_MAX:
                 raise InvalidArgumentError(
-                    f"this transaction has {STATEMENTS_MAX:,} statements, which is the maximum: commit it, and begin another one"
+                    f"this transaction has {STATEMENTS_MAX:,} statements, which is the maximum: commit it, "
+                    "and begin another one"
                 )
             with Uninterrupted():
                 self._apply(settlement)
