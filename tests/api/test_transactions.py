@@ -610,7 +610,7 @@ def test_the_memory_of_a_transaction_is_limited(path: Path) -> None:
                 tx["t"].insert({"k": range(10, 400_000), "v": range(10, 400_000)})
             assert "take 6 MB, and its limit is 4 MB: nothing of this call was written" in str(raised.value)
             assert tx["t"].count() == 1
-            with pytest.raises(InvalidArgumentError, match="Commit before, write the rows in one call"):
+            with pytest.raises(InvalidArgumentError, match="Commit the earlier writes first, write the rows"):
                 for k in range(10, 2000):  # each small write counts with the memory of its objects
                     tx["t"].insert([(k, k)])
             count = tx["t"].count()

@@ -1,7 +1,7 @@
 """Compaction of rowsets and delta files, while others read and write the store.
 
 measurement        measures rowsets for the policy
-plans              the classes of measurements and of plans
+plans              the input of the policy (measurements) and its output (plans)
 policy             chooses the best compaction of a tablet from measurements
 rowset_selection   chooses the rowsets to merge within a budget
 lifecycle          executes a plan: begin, run, install

@@ -4,10 +4,10 @@ When files were added or removed (`store.changed`), or some time has passed, the
 
     plans     computes the best plan of every tablet whose rowsets changed (`compaction.policy`)
     chooses   takes the plan with the greatest gain; tablets with a delay are left out
-    checks    that the disk has space for the plan's output, and a reserve
+    checks    whether the disk has space for the plan's output, and some more
     runs      small jobs in this thread, others in a worker process; one at a time, so that at most
               one core is busy
-    repeats   this at once, until no plan is worth its cost
+    repeats   these steps at once, until no plan is worth its cost
 
 Invariants
     N1  While compactions are paused, none runs; `pause` returns after the running one has ended.
@@ -81,7 +81,7 @@ class CompactionCounters:
 
 @dataclass(frozen=True)
 class _Planned:
-    """A tablet's last plan, and the state of the tablet for which it was computed."""
+    """The best plan of a tablet, and the state of the tablet for which the plan was computed."""
 
     rowsets: tuple[DiskRowSet, ...]
     quiet: bool
@@ -109,10 +109,10 @@ class Compactor:
     # ------------------------------------------------------------------------------------------ choosing
 
     def next(self, store: Store) -> tuple[TableState, int, Plan] | None:
-        """Return the best plan of all tablets, as (table, tablet id, plan).
+        """Return the best plan of all tablets, as (table, tablet id, plan); None: no plan.
 
-        Raises: CorruptionError, StorageError if a tablet's file cannot be read; the tablet is then
-        delayed (N2).
+        Raises: CorruptionError, StorageError if a tablet's file cannot be read. The tablet is then
+                left out for some time.
         """
         now_s = store.env.clock.monotonic_s()
         best: tuple[TableState, int, Plan] | None = None
@@ -158,7 +158,7 @@ class Compactor:
     def run_once(self, store: Store) -> bool:
         """Run the best plan of all tablets. Return False if no plan is due or the store is closing.
 
-        After an error the plan's tablet is delayed (N2).
+        After an error the plan's tablet is left out for some time.
         """
         found = self.next(store)
         now_s = store.env.clock.monotonic_s()
@@ -213,7 +213,7 @@ class Compactor:
             self.running = replace(running, rows_done=done, rows_total=total)
 
     def _delay_longer(self, tablet_id: int, now_s: float) -> None:
-        """Delay the tablet twice as long as the last time (N2)."""
+        """Leave the tablet out for twice as long as the last time."""
         _, for_s = self._delayed.get(tablet_id, (0.0, DELAY_S / 2))
         for_s = min(2 * for_s, DELAY_MAX_S)
         self._delayed[tablet_id] = (now_s + for_s, for_s)
@@ -282,7 +282,7 @@ class Compactor:
 
 
 def is_quiet(tablet: TabletState, now_us: int) -> bool:
-    """Return whether nobody has written to the tablet for `QUIET_S`. Opens no file."""
+    """Return whether nobody has written to the tablet for `QUIET_S` seconds. Opens no file."""
     newest = max(
         (
             tablet.memory.timestamp_max or 0,
@@ -305,10 +305,7 @@ def operation_of(plan: Plan) -> str:
 
 
 def _is_small(job: Job) -> bool:
-    """Return whether the job reads so little that it runs in this process.
-
-    The rows count too, because many rows may be compressed into few bytes.
-    """
+    """Return whether the job is small enough to run in this process, by its rows and its bytes."""
     inputs = job.inputs if isinstance(job, MergeJob) else (job.input,)
     rows = sum(files.rowset.row_count + sum(delta.record_count for delta in files.deltas) for files in inputs)
     return rows < INLINE_ROWS and input_bytes(job) < INLINE_BYTES

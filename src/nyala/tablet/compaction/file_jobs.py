@@ -6,12 +6,12 @@
     MinorJob    REDO files              one REDO file
     UndoJob     UNDO files              one UNDO file, or none
 
-A job has a `cut`, a timestamp: it leaves out history that only reads of moments before the cut
-need.
+A job leaves out history that only reads before its timestamp `cut` need.
 
 A job may run in a thread, in a worker process or in a Spark task. It reads immutable files and
-writes new files, synced with their folder. Their names contain the job's `token`, by which the
-caller finds them. The caller then installs the files (`lifecycle`), or removes them.
+writes new files, and syncs the files and their folder. The names of the new files contain the job's
+`token`, by which the caller finds them. The caller then installs the files (`lifecycle`), or
+removes them.
 
 A job reads no changes in memory. Before a merge, its caller flushes the changes of the inputs; the
 install moves later changes to the new rowsets. A delta compaction keeps rowids, so changes in
@@ -82,11 +82,11 @@ _NO_ROWS: Final = np.empty(0, np.int64)
 class MergeJob:
     """A merging compaction. It cuts the keys into slices, and writes each slice as a rowset.
 
-    rowset_ids: one id per slice.
-    bounds:   encoded keys in hexadecimal at which one slice ends and the next begins. None: the job
-              chooses slices of about equal bytes. See `text_limit`.
+    rowset_ids: the id of each slice's rowset.
+    bounds:   the encoded keys between slices, in hexadecimal; each is the first key of a slice.
+              None: the job chooses slices of about equal bytes. See `text_limit`.
     snapshot: all changes up to this timestamp are in the inputs' files.
-    cut:      history that only reads of moments before this timestamp need is left out.
+    cut:      history that only reads before this timestamp need is left out.
     purged:   encoded keys in hexadecimal, ascending. The merge leaves out the history of these keys
               up to `purged_until`, and their rows that are still dead.
     """
@@ -118,7 +118,7 @@ class _RowSetJob:
 
 @dataclass(frozen=True)
 class MajorJob(_RowSetJob):
-    """A major delta compaction of some columns of one rowset (also LIVENESS)."""
+    """A major delta compaction of some columns of one rowset. LIVENESS may be among them."""
 
     column_ids: tuple[int, ...]
 
@@ -163,7 +163,7 @@ class Output:
 
     @property
     def size_bytes(self) -> int:
-        """The bytes of all these files."""
+        """The size in bytes of all files together."""
         size = sum(rowset.meta.size_bytes for rowset in self.rowsets)
         deltas = [rowset.undo for rowset in self.rowsets if rowset.undo is not None]
         deltas += [made[1] for made in (self.undo, self.redo) if made is not None]
@@ -255,7 +255,7 @@ def _merge(env: Env, job: MergeJob, written: list[str], progress: Progress) -> O
 
 
 def _purged_rows(job: MergeJob, rowsets: Sequence[DiskRowSet]) -> dict[int, Rowids]:
-    """Return the rowids of the rows with the job's purged keys, by rowset id."""
+    """Return the rowids of the rows whose keys are in `job.purged`, by rowset id."""
     if not job.purged:
         return {}
     keys = rowsets[0].codec.from_binary(array_of_bytes([bytes.fromhex(key) for key in job.purged]))
@@ -290,7 +290,7 @@ def slices(rowsets: Sequence[DiskRowSet], count: int) -> Iterator[KeyRange]:
 
 
 def key_ranges(bounds: Sequence[bytes]) -> Iterator[KeyRange]:
-    """Return the ranges between these ascending keys; together they cover all keys."""
+    """Return the key ranges between these ascending keys; together they cover all keys."""
     return itertools.starmap(KeyRange, itertools.pairwise([None, *bounds, None]))
 
 

@@ -6,22 +6,21 @@
     install   under the commit lock: move late changes, which the inputs got after S, to the outputs by
               key; one change of the catalogue names the outputs and drops the inputs; one new root
 
-A scan continues with its root. Writers wait only for the install, which costs as much as there are
-late changes.
+A scan continues with the root with which it began. Writers wait only for the install. Its cost
+depends on the number of late changes.
 
 Invariants
     C1  Reads of every moment from the history mark on return the same before and after.
     C2  A merge's outputs have `deltas_durable` = S, which says that all changes up to S are in
-        files (R2). Later changes of the inputs are in memory and in the log, and replay finds their
-        rows in the outputs by key (R1).
-    C3  While a merge runs, its inputs' DeltaMemStores are not flushed (R3), so the log keeps their
-        changes.
+        files. Later changes of the inputs are in memory and in the log. A replay of the log finds
+        their rows in the outputs by key (rules R1 and R2).
+    C3  While a merge runs, its inputs' DeltaMemStores are not flushed, so the log keeps their
+        changes (rule R3).
     C4  A compaction changes nothing and leaves no file if it fails, if its table is dropped, or if
-        more urgent work revokes its reservation. After a crash the next open removes its files
-        (P3).
-    C5  A major delta compaction moves all REDO of its columns into base and UNDO, so for each
-        column UNDO stays older than REDO (X2). REDO files that were flushed during the job come
-        after the REDO that the job writes.
+        more urgent work revokes its reservation. After a crash the next open removes its files.
+    C5  A major delta compaction moves all REDO of its columns into base and UNDO. So for each
+        column, UNDO stays older than REDO. REDO files that were flushed during the job come after
+        the REDO that the job writes.
 
 Source: docs/design/compaction.md, "Files to files"; docs/design/rules.md, R1 to R5;
 docs/design/kudu.md, "Write path and flush" and "Delta compactions". Departure: no DuplicatingRowSet;
@@ -75,7 +74,12 @@ Runner: TypeAlias = "Callable[[Job, Reservation], Output]"
 
 @dataclass(frozen=True)
 class CompactionReport:
-    """The result of a compaction: bytes of removed files, bytes of new files, and the ids of new rowsets."""
+    """The result of a compaction.
+
+    bytes_before: the bytes of the removed files.
+    bytes_after:  the bytes of the new files.
+    rowset_ids:   the ids of the new rowsets.
+    """
 
     plan: Plan
     bytes_before: int
@@ -120,7 +124,7 @@ def shrink_to_disk(store: Store, table: TableState, tablet_id: int, plan: Plan) 
 
 
 def run_here(store: Store, progress: Progress = lambda done, total: None) -> Runner:
-    """Return a runner that runs jobs in this thread."""
+    """Return a function that runs jobs in this thread."""
     return lambda job, reservation: file_jobs.run(store.env, job, progress)
 
 
@@ -129,10 +133,11 @@ def compact(
 ) -> CompactionReport | None:
     """Execute the plan. Returns None if its rowsets have changed or are reserved by others.
 
-    phase:  for tests: called without a lock as "reserved" (before the job runs) and "written" (before
-            the install).
-    Raises: StorageError, CorruptionError; JobCancelled if the store is closing. Nothing changes then
-            (C4).
+    runner: runs the plan's job, in this thread or another process, and returns its output.
+    phase:  for tests: called without a lock as "reserved" (before the job runs) and "written"
+            (before the install).
+    Raises: StorageError, CorruptionError; JobCancelled if the store is closing. Nothing changes
+            then.
     """
     if isinstance(plan, ExpirePlan):
         return store.reserve.use(lambda: _expire(store, table_id, tablet_id, plan))
@@ -169,10 +174,10 @@ def compact_together(
     plans: Sequence[tuple[int, Plan]],
     run_all: Callable[[Sequence[Job]], Sequence[Output]],
 ) -> list[CompactionReport]:
-    """Execute plans (tablet id, plan) of several tablets, and install all outputs in one transaction.
+    """Execute plans (tablet id, plan) of several tablets, and install all outputs together.
 
-    Leaves out plans whose rowsets are reserved by others, or whose reservation was revoked. Each
-    `ExpirePlan` is a transaction of its own.
+    All outputs are installed by one change of the catalogue; each `ExpirePlan` has its own change.
+    Leaves out plans whose rowsets are reserved by others, or whose reservation was revoked.
 
     run_all: runs the jobs anywhere and returns their outputs in order; raises if one failed.
     Raises:  as `compact`. No output is installed then, and the files of all jobs are removed.
@@ -215,7 +220,10 @@ _JobPlan: TypeAlias = MergePlan | MajorPlan | MinorPlan
 
 @dataclass(frozen=True)
 class _Started:
-    """A job whose inputs are reserved. `root` keeps the inputs' files if the table is dropped."""
+    """A job whose inputs are reserved.
+
+    root: keeps the inputs' files, even if the table is dropped.
+    """
 
     reservation: Reservation
     plan: _JobPlan
@@ -255,7 +263,7 @@ def _started(store: Store, table_id: int, tablet_id: int, plan: _JobPlan) -> Ite
 
 
 def _limit_text(store: Store, table_id: int, tablet_id: int, plan: _JobPlan) -> _JobPlan:
-    """Return the plan; if its text would need too much memory, a plan that rewrites the rowset."""
+    """Return the plan, or a rewrite of the rowset if the plan needs too much memory for text."""
     if isinstance(plan, MergePlan):
         return plan
     found = _find(store.root, table_id, tablet_id, (plan.rowset,))
@@ -287,7 +295,7 @@ def _job(
     plan: _JobPlan,
     snapshot: int,
 ) -> Job | None:
-    """Return the plan's job; None if its delta files were compacted by others."""
+    """Return the plan's job; None if others have compacted its delta files."""
     store.tablet_directory(tablet_id)
     token = store.env.randomness.token_hex(8)
     cut = store.history_cut(table.entry)
@@ -322,10 +330,9 @@ def _job(
 
 
 def _with_overlapping(chosen: Sequence[DeltaFile], undo: Sequence[DeltaFile]) -> list[DeltaFile]:
-    """Return the chosen UNDO files, and all others between them in time that share a column.
+    """Return the chosen UNDO files, and all UNDO files between them in time that share a column.
 
-    By X2 the files of a column must not overlap in time. If a merge left out a file between its
-    inputs, its output would overlap this file.
+    If a merge left out such a file, its output would overlap the file in time.
     """
     taken = list(chosen)
     while True:
@@ -376,7 +383,7 @@ class _Finished:
 
 
 def _finished(store: Store, started: _Started, output: Output) -> _Finished:
-    """Prepare a job's install: do everything that needs no commit lock."""
+    """Do everything for the install of a finished job that needs no commit lock."""
     late, entries, job = None, [], started.job
     if isinstance(job, MergeJob):
         fresh = []
@@ -392,9 +399,10 @@ def _finished(store: Store, started: _Started, output: Output) -> _Finished:
 
 
 def _install(store: Store, finished: Sequence[_Finished]) -> list[CompactionReport | None]:
-    """Replace the inputs of jobs by their outputs, in one transaction.
+    """Replace the inputs of jobs by their outputs, by one change of the catalogue.
 
-    The report of a job is None if its inputs were changed or revoked, so that it was not installed.
+    Returns one report per job; None if the job could not be installed, because others changed its
+    inputs or revoked its reservation.
     """
     reports: list[CompactionReport | None] = []
     with Uninterrupted(), store.commit_lock:
@@ -427,7 +435,7 @@ def _installed(store: Store, one: _Finished, root: Root, change: CatalogChange) 
     """Add the install of a job to `change`; return (the next root, bytes of removed files).
 
     Returns None if the job can no longer be installed: it was revoked, its rowsets no longer exist,
-    or a new tag needs history that it left out. Call it under the commit lock.
+    or it left out history that a new tag needs. Call it under the commit lock.
     """
     started, job = one.started, one.started.job
     if started.reservation.revoked.is_set():
@@ -462,7 +470,7 @@ def _installed(store: Store, one: _Finished, root: Root, change: CatalogChange) 
 
 
 def _drop(change: CatalogChange, rowsets: Sequence[DiskRowSet]) -> int:
-    """Add the removal of these rowsets and their files to `change`; returns their bytes."""
+    """Add the removal of these rowsets and their files to `change`; return the size of the files."""
     for rowset in rowsets:
         change.drop_rowsets.append(rowset.id)
         change.drop_parts += [part.id for part in rowset.parts]
@@ -528,7 +536,7 @@ def _adopt_delta(
 
 
 class _LateChanges:
-    """Moves late changes, which a merge's inputs got while it ran, to its outputs (`rowsets`)."""
+    """Moves late changes to the outputs (`rowsets`) of a merge: its inputs got them while it ran."""
 
     def __init__(self, rowsets: Sequence[DiskRowSet]) -> None:
         self.rowsets = list(rowsets)
@@ -538,7 +546,7 @@ class _LateChanges:
         self._known: dict[int, tuple[Rowids, Rowids, Rowids]] = {}
 
     def look_up(self, inputs: Sequence[DiskRowSet]) -> None:
-        """Find the changed rows of the inputs in the outputs, and remember their places.
+        """Find the outputs' rows for the changed rows of the inputs, and remember their rowids.
 
         The first call needs no commit lock. The call under the lock then looks up only rows that
         were changed in between.
@@ -596,7 +604,7 @@ class _LateChanges:
 
 
 def _expire(store: Store, table_id: int, tablet_id: int, plan: ExpirePlan) -> CompactionReport | None:
-    """Drop UNDO files and dead rowsets that no readable moment needs, in one transaction."""
+    """Drop UNDO files and dead rowsets that no readable moment needs, by one catalogue change."""
     root = store.root
     found = _find(root, table_id, tablet_id, plan.rowsets)
     if found is None:

@@ -4,10 +4,11 @@ Most measurements cost nothing, because sizes and record counts are in the catal
 number of expired rows (those that died before the history mark) needs the liveness of rowsets with
 dead rows. `Layouts` remembers this number.
 
-Estimates of expired data are rather too low than too high: a rewrite must remove all of it, or the
-policy would plan the same rewrite again. So if a share of an UNDO file has expired, only half of
-this share counts. The share is computed as if the file's records were evenly distributed over its
-time.
+Estimates of expired data must not be too high. Otherwise a rewrite would remove less than planned,
+and the policy would plan the same rewrite again. So if a share of an UNDO file has expired, only
+half of this share counts. The share is computed as if the file's records were evenly distributed
+over its time.
+
 Source: docs/design/kudu.md, "History and its mark" and "Choice of rowsets to merge".
 """
 
@@ -41,7 +42,7 @@ class _Expired:
 
 
 class Layouts:
-    """Measures tablets. For one thread at a time."""
+    """Measures tablets, and remembers what it read. For one thread at a time."""
 
     def __init__(self) -> None:
         self._expired: weakref.WeakKeyDictionary[DiskRowSet, _Expired] = weakref.WeakKeyDictionary()
@@ -55,9 +56,12 @@ class Layouts:
     ) -> list[RowSetLayout]:
         """Return the layouts of the tablet's rowsets.
 
-        cut:    history that only moments before this timestamp need counts as expired; 0: no
-                history counts as expired.
-        schema: the stored columns (`TableState.stored_schema`); None: all columns that ever existed.
+        cut:    history that only reads before this timestamp need counts as expired; 0: no history
+                counts as expired.
+        reservations: rowsets that are reserved here are marked as not available; None: all are
+                available.
+        schema: the stored columns (`TableState.stored_schema`); None: all columns that ever
+                existed.
 
         Cost: the first call reads a block of each text column of one rowset. Every call reads the
         liveness of rowsets with dead rows, if the rowset or the cut has changed.
@@ -140,10 +144,10 @@ class Layouts:
 
 
 def superseded_bytes(rowset: DiskRowSet, stored: Collection[int] | None = None) -> int:
-    """Return about how many bytes of the base file and of parts a rewrite would drop.
+    """Return about how many bytes of base a rewrite would drop: columns that nobody reads any more.
 
-    A rewrite drops columns that a newer part replaces, and columns that are not in `stored`,
-    because they were dropped before the history begins.
+    These are columns that a newer part replaces, and columns that are not in `stored`, because they
+    were dropped before the history begins.
 
     stored: column ids; LIVENESS always counts as stored. None: all columns are stored.
     """
@@ -161,7 +165,7 @@ def superseded_bytes(rowset: DiskRowSet, stored: Collection[int] | None = None) 
 def _column_bytes(rowset: DiskRowSet) -> dict[int, int]:
     """Return about how many bytes of base each column takes, by column id.
 
-    All columns get the same number, so that no file is read.
+    Every column gets the average, because exact numbers would need a read of the file.
     """
     columns = {place.key.column_id for place in rowset.meta.columns if place.key.role == BASE}
     return dict.fromkeys(columns, (rowset.base_bytes - superseded_bytes(rowset)) // max(len(columns), 1))
@@ -175,10 +179,10 @@ _text_bytes: weakref.WeakKeyDictionary[CFileReader, int] = weakref.WeakKeyDictio
 
 
 def note_text_bytes(rowset: DiskRowSet, text_bytes: int) -> None:
-    """Remember the text size of a rowset that a merge made smaller than planned for its text.
+    """Remember the exact text size of a rowset that a merge kept small because of its text.
 
-    The estimate of `Layouts` is too low for such a rowset: with it, the policy would merge the
-    rowset with its neighbour again and again.
+    The estimate of `Layouts` is too low for such a rowset. With the estimate, the policy would
+    merge the rowset with its neighbour again and again.
     """
     _text_bytes[rowset.reader] = text_bytes
 

@@ -1,4 +1,4 @@
-"""The policy's input (layouts of rowsets), its output (plans), and the cost of work in bytes.
+"""The policy's input (measurements of rowsets), its output (plans), and the cost of work in bytes.
 
 Source: docs/design/kudu.md, "Choice of rowsets to merge". Departure: one more rowset costs a scan a
 fixed number of bytes (`OPEN_BYTES`); in Kudu it costs 0.9 % of the tablet.
@@ -38,8 +38,8 @@ class RowSetLayout:
                       that the base does not store.
     undo_files:       (bytes, records) of each file, oldest first.
     expired_rows:     rows that died before the mark. A rewrite drops them.
-    expired_undo_bytes: a lower bound of the bytes of UNDO that only moments before the mark need,
-                      including the expired files.
+    expired_undo_bytes: about how many bytes of UNDO only moments before the mark need, in expired
+                      and other files; rather too few than too many.
     expired_undo_files: the number of expired UNDO files: the oldest ones, which only moments before
                       the mark need.
     superseded_bytes: bytes of columns that a newer part replaces, or that were dropped before the
@@ -51,8 +51,8 @@ class RowSetLayout:
     decoded_bytes:    about how much memory keys and columns take; 0: unknown.
     available:        False if a running compaction has reserved the rowset.
 
-    Estimates of expired data are rather too low than too high: a rewrite must remove all of it, or
-    the policy would plan the same rewrite again (Q2).
+    Estimates of expired data must not be too high. Otherwise a rewrite would remove less than
+    planned, and the policy would plan the same rewrite again.
     """
 
     id: int
@@ -95,7 +95,7 @@ class RowSetLayout:
 
     @property
     def kept_base_bytes(self) -> int:
-        """The base bytes that a merge keeps: those without expired rows and superseded columns.
+        """About how many bytes of base a merge keeps: without expired rows and superseded columns.
 
         The value decides how many rowsets a merge writes. It is raised if the data takes more than
         `DECODED_PER_TARGET` times as much in memory as on disk. The merge then writes more, smaller
@@ -105,7 +105,7 @@ class RowSetLayout:
         return base - base * self.expired_rows // max(1, self.row_count)
 
     def cut_bytes(self, target_bytes: int) -> int:
-        """Return the size that counts for this rowset when a merge computes its number of outputs.
+        """Return the bytes that a merge counts for this rowset, to compute its number of outputs.
 
         This is `kept_base_bytes`, or more if a rowset's text would exceed `TEXT_TARGET_BYTES`.
         """
@@ -114,12 +114,13 @@ class RowSetLayout:
 
 @dataclass(frozen=True)
 class MergePlan:
-    """Merge these rowsets (ids by ascending key_min) into `output_count` rowsets of about equal size.
+    """Merge these rowsets into `output_count` rowsets of about equal size.
 
     A plan with a single rowset rewrites it.
 
-    purged: encoded keys in hexadecimal, ascending. The merge leaves out the history of these keys
-        up to `purged_until`, and their rows that are still dead.
+    rowsets: ids, by ascending key_min.
+    purged:  encoded keys in hexadecimal, ascending. The merge leaves out the history of these keys
+             up to `purged_until`, and their rows that are still dead.
     """
 
     rowsets: tuple[int, ...]
@@ -172,18 +173,24 @@ def better(one: _P | None, other: _P | None) -> _P | None:
 
 
 def output_count(rowsets: Iterable[RowSetLayout], target_bytes: int) -> int:
-    """Return the number of rowsets that a merge of these rowsets writes.
+    """Return the number of rowsets that a merge of these rowsets writes, with about equal sizes.
 
-    They are about equal. Several have 0.75 to 1.5 times the target size each.
+    If there are several, each has 0.75 to 1.5 times the target size.
     """
     return max(1, round(sum(r.cut_bytes(target_bytes) for r in rowsets) / target_bytes))
 
 
 def open_bytes(target_bytes: int) -> float:
-    """Return the cost of one more rowset or file for a scan, in bytes: see `OPEN_BYTES`."""
+    """Return the cost of one more rowset or file for a scan, as a number of bytes to read.
+
+    This is `OPEN_BYTES`; for a small target size it is a share of the target size.
+    """
     return min(OPEN_BYTES, target_bytes / OPEN_PER_TARGET)
 
 
 def work_bytes(target_bytes: int) -> float:
-    """Return the fixed cost of a compaction, in bytes: see `WORK_BYTES`."""
+    """Return the fixed cost of a compaction, as a number of bytes to rewrite.
+
+    This is `WORK_BYTES`; for a small target size it is a share of the target size.
+    """
     return open_bytes(target_bytes) * (WORK_BYTES // OPEN_BYTES)

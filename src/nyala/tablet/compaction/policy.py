@@ -18,16 +18,16 @@ The gains of all plans have the same unit, so they can be compared, even between
 
     gain = bytes of reading (or of disk space) that are saved / bytes that are rewritten
 
-The `width` of a rowset is the number of bytes that all rowsets have in its key range: the data
-whose reads it makes slower. (The estimate assumes that reads are distributed over the keys like the
-data.) So a merge of two equal rowsets of one key range has a gain of about 1, and a merge of four
-has 3. A compaction with a gain of 0.02 pays off after the data was read fifty times.
+The `width` of a rowset is the number of bytes that all rowsets have in its key range. Reads of this
+data are slower because of the rowset. The estimate assumes that reads are distributed over the keys
+like the data. So a merge of two equal rowsets of one key range has a gain of about 1, and a merge
+of four has 3. A compaction with a gain of 0.02 pays off after the data was read fifty times.
 
 Invariants
-    Q1  Growth. A merge rewrites a rowset only if enough other data takes part: the other inputs
-        must have at least 1/growth of its bytes, in its key range, or in the resulting rowset up to
-        the target size. So a byte is rewritten O(log(data / flush)) times. Kudu's objective alone
-        would rewrite a full rowset for each small flush into its key range.
+    Q1  Growth. A merge rewrites a rowset only if enough other data takes part. The other inputs
+        must have at least 1/growth of the rowset's bytes: in its key range, or in the resulting
+        rowset up to the target size. So a byte is rewritten only O(log(data / flush)) times. By
+        Kudu's objective alone, each small flush would rewrite a full rowset in its key range.
     Q2  Progress. Without new writes the work ends. Each merge lowers Σ width + OPEN_BYTES · (number of
         rowsets) by its gain times its bytes. A rewrite removes garbage, a major compaction removes
         REDO, and a minor compaction and an expiry remove files.
@@ -102,10 +102,11 @@ def best_plan(
 
     If an expiry is worth its cost, it is the best plan, because it makes all other work smaller.
     Its gain is then at least that of the best other plan. Otherwise the plan with the greatest gain
-    wins.
+    is the best.
 
-    quiet: nobody has written to the tablet for a while. Then growth (Q1) is not limited, and all REDO is
-        due, so that the tablet becomes as fast to read as after `Table.compact`.
+    quiet: nobody has written to the tablet for a while. Then merges may rewrite large rowsets for
+           little new data, and all REDO is merged, so that reads become as fast as after
+           `Table.compact`.
     Cost: that of `choose_merge`, and one pass over the rowsets.
     """
     target = target_bytes
@@ -142,7 +143,7 @@ def choose_expire(
 def choose_rewrite(rowsets: Sequence[RowSetLayout], *, target_bytes: int = TARGET_BYTES) -> MergePlan | None:
     """Return the rewrite of one rowset that frees the most bytes for its cost.
 
-    Returns None if in no rowset half of the bytes are garbage (`SPACE_RATIO`).
+    Returns None if no rowset has at least the share `SPACE_RATIO` of garbage, which is half.
     """
     best = None
     for rowset in rowsets:
@@ -164,7 +165,8 @@ def choose_major(
 ) -> MajorPlan | None:
     """Return the major delta compaction with the greatest gain for scans of the present.
 
-    Returns None if no column is due: see `_major_of`.
+    Returns None if no column has enough REDO: see `_major_of`.
+    redo_ratio_min: the least share of a column's bytes or rows that makes a compaction worth it.
     """
     plans = (_major_of(rowset, target_bytes, redo_ratio_min) for rowset in rowsets if rowset.available)
     return max((plan for plan in plans if plan), key=lambda plan: plan.gain, default=None)
@@ -192,11 +194,14 @@ def choose_minor(
 
 
 def plan_full(rowsets: Sequence[RowSetLayout], *, target_bytes: int = TARGET_BYTES) -> list[Plan]:
-    """Return the plans of a full compaction: after them Q4 holds for the available rowsets.
+    """Return the plans of a full compaction.
 
-    Rowsets that overlap, directly or through others, are merged. Then neighbours are joined up to the
-    target size. A single rowset with REDO gets a major delta compaction of all columns. It is rewritten
-    instead if a tenth of it is garbage, or if it is outdated.
+    After them no two rowsets overlap, none has REDO, and a second call returns nothing. Rowsets
+    that are not available are left out.
+
+    Rowsets that overlap, directly or through others, are merged. Then neighbours are joined up to
+    the target size. A single rowset with REDO gets a major delta compaction of all columns. It is
+    rewritten instead if a tenth of it is garbage, or if it is outdated.
 
     Each rowset is in at most one of these plans, and perhaps also in the plan of the expiry.
     """
@@ -236,9 +241,9 @@ def _connected(ordered: Iterable[RowSetLayout]) -> list[list[RowSetLayout]]:
 def _joined(
     groups: Iterable[list[RowSetLayout]], reserved: Sequence[RowSetLayout], target_bytes: int
 ) -> list[list[RowSetLayout]]:
-    """Join neighbouring groups whose results fit into one rowset, but not across a reserved rowset (Q3).
+    """Join neighbouring groups whose results fit into one rowset, but not across a reserved rowset.
 
-    One pass is enough: after it, no two neighbours fit into one rowset (Q4).
+    One pass is enough: after it, no two neighbours fit into one rowset.
     """
     joined: list[list[RowSetLayout]] = []
     for group in groups:
@@ -275,11 +280,11 @@ def _or_rewrite(
     target_bytes: int,
     share: float = REWRITE_SHARE,
 ) -> MajorPlan | MergePlan | None:
-    """Return the plan; if its columns are at least `share` of the base, a rewrite of the rowset.
+    """Return the plan; or a rewrite of the rowset, if the plan's columns are most of the base.
 
-    The rewrite then costs little more, and leaves no superseded columns in the base file. But it
-    writes all UNDO again. So the plan is kept if the rowset has more UNDO than base in these
-    columns.
+    "Most" is at least `share`. The rewrite then costs little more, and leaves no superseded columns
+    in the base file. But it writes all UNDO again. So the plan is kept if the rowset has more UNDO
+    than base in these columns.
     """
     if plan is None:
         return None
@@ -293,10 +298,10 @@ def _or_rewrite(
 def _major_of(rowset: RowSetLayout, target_bytes: int, redo_ratio_min: float) -> MajorPlan | None:
     """Return the major delta compaction that is due for the rowset; None if no column is due.
 
-    A column is due if a tenth of its bytes, or of its rows, has REDO. If any column is due, the plan has
-    either the due columns or all columns, whichever saves more for its cost; with all columns, no REDO
-    file stays. Little REDO waits until there are enough files for a minor compaction, because each major
-    compaction adds an UNDO file.
+    A column is due if a tenth of its bytes, or of its rows, has REDO. If any column is due, the
+    plan has the due columns or all columns, whichever saves more for its cost. With all columns, no
+    REDO file stays. A column with less REDO waits until there are enough files for a minor
+    compaction, because each major compaction adds an UNDO file.
     """
     if not rowset.redo_files or not rowset.redo_columns:
         return None
@@ -317,7 +322,7 @@ def _major_of(rowset: RowSetLayout, target_bytes: int, redo_ratio_min: float) ->
 def _major_plan(rowset: RowSetLayout, columns: Sequence[int], target_bytes: int) -> MajorPlan:
     """Return the major delta compaction of these columns, with its gain.
 
-    Its cost is the base of these columns, and the REDO of all columns: the REDO of the other
+    It costs the base of these columns, and the REDO of all columns, because the REDO of the other
     columns is written to a new file.
     """
     files = len(rowset.redo_files) - (len(columns) < len(rowset.redo_columns))

@@ -1,14 +1,15 @@
 """Chooses the rowsets of a tablet whose merge saves the most reading within a budget.
 
-This is Kudu's objective, in bytes where Kudu uses fractions of the tablet. The CDF of a key is the
-number of bytes of data before this key. For the rowsets of a merge:
+This is Kudu's objective, in bytes where Kudu uses fractions of the tablet. Σ adds over the rowsets
+of a merge:
 
     maximise   Σ width + Σ OPEN_BYTES · max(0, 1 - size / target)  -  1.003 · U
     while      Σ weight <= budget
 
     width    the bytes of data, of all rowsets, in the key range of a rowset
     U        the bytes of data from the first to the last key of the merged rowsets
-    size     the bytes of base data of a rowset; target: the size of a full rowset
+    size     the bytes of base data of a rowset
+    target   the size of a full rowset
     weight   the bytes that the merge reads of a rowset
     1.003    decides between merges that save the same: the one with the smaller U wins
 
@@ -18,10 +19,10 @@ ascending key_max; each one updates the rows that begin no later than it. The re
 takes 0.06 s for 500 rowsets. (Kudu computes bounds first, and solves a knapsack only where they
 promise 5 % more.)
 
-Invariants: Q1, Q2 and Q3 of `compaction.policy`.
-Source: Kudu compaction policy; docs/design/kudu.md, "Choice of rowsets to merge". Departures from Kudu:
-Q1. The CDF counts current data (base and REDO), but the weight counts all bytes. Rowsets with a single
-key may be merged. The factor 1.003 applies to all merges.
+Invariants: Q1 (growth), Q2 (progress) and Q3 (reserved rowsets) of `compaction.policy`.
+Source: Kudu compaction policy; docs/design/kudu.md, "Choice of rowsets to merge". Departures from
+Kudu: Q1. Widths count current data (base and REDO), but the weight counts all bytes. Rowsets with a
+single key may be merged. The factor 1.003 applies to all merges.
 """
 
 from __future__ import annotations
@@ -105,15 +106,16 @@ def choose_merge(
 
 
 class KeySpace:
-    """The position of each rowset in the CDF: the number of bytes of the tablet's data before a key.
+    """The range of each rowset in the tablet's data, counted in bytes.
 
+    A key has the position x if x bytes of the tablet's data are before it (the CDF of the keys).
     The first and last keys of all rowsets divide the key space into cells. Cells with even numbers
     are these keys themselves, cells with odd numbers the gaps between them. The bytes of a rowset
     are distributed over its gaps as if its keys were evenly distributed between its first and last
     key. A rowset with a single key has all of its bytes in the cell of this key.
 
     lower, upper: the cells [lower, upper) of each rowset.
-    start, end:   the range of each rowset in the CDF.
+    start, end:   the positions at which each rowset begins and ends.
     width:        end - start, the bytes of all rowsets in its key range.
     """
 
@@ -155,7 +157,7 @@ class KeySpace:
         return parts
 
     def bytes_within(self, sizes: Floats) -> Floats:
-        """Return a matrix: element [r, q] has the part of `sizes[q]` that is in the key range of rowset r."""
+        """Return a matrix: element [r, q] is the part of `sizes[q]` in the key range of rowset r."""
         within = np.empty((len(sizes), len(sizes)))
         for index, parts in enumerate(self._parts):
             lower = self.lower[index]
@@ -168,7 +170,7 @@ class KeySpace:
 
 
 class _Merge:
-    """The choice of one merge among rowsets that are ordered by key_min."""
+    """Chooses one merge among rowsets that are ordered by key_min."""
 
     def __init__(self, rowsets: Sequence[RowSetLayout], target: int, budget: int, growth: float) -> None:
         self._rowsets = rowsets
@@ -207,7 +209,7 @@ class _Merge:
         return best
 
     def _with_company(self, chosen: Ints) -> Ints:
-        """Return the largest subset of `chosen` that satisfies Q1 for each of its rowsets.
+        """Return the largest subset of `chosen` in which each rowset has enough other inputs (Q1).
 
         More inputs never make Q1 false for a rowset. So the rowsets that violate Q1 can be removed
         again and again, in any order.
@@ -236,8 +238,8 @@ class _Merge:
     def _optimum(self, candidates: Ints) -> Ints:
         """Return the candidates whose merge has the greatest objective within the budget.
 
-        The objective is that of the module's description minus OPEN_BYTES, the cost of the rowset
-        that the merge writes. Returns no candidate if no objective is above 0.
+        This is the objective in the module's docstring, minus OPEN_BYTES for the rowset that the
+        merge writes. Returns no candidate if no objective is above 0.
         """
         start, end = self._space.start[candidates], self._space.end[candidates]
         value, weight = self._value[candidates], self._weight[candidates]

@@ -1,7 +1,7 @@
 """Limits the text that a compaction holds in memory, because Arrow's text arrays have 32-bit offsets.
 
 A merge cuts its key range into slices, and writes each slice as a rowset. In memory, each column of
-a slice (base and changes) is one Arrow array. Slices are cut by bytes on disk, but text in a
+a slice, with its changes, is one Arrow array. Slices are cut by bytes on disk, but text in a
 dictionary takes few bytes on disk and many in memory. So a slice with more text than `_slice_limit`
 is halved, even if this makes more rowsets than the plan says.
 
@@ -34,10 +34,9 @@ _SAMPLES: int = 32
 
 
 def _slice_limit() -> float:
-    """Return how many bytes of text a slice may have in one column.
+    """Return how many bytes of text a slice may have in one column: 1.5 times the target.
 
-    The two halves of a slice above this limit do not fit into one rowset, so no later merge joins
-    them.
+    The two halves of a larger slice do not fit into one rowset, so no later merge joins them.
     """
     return 1.5 * rowset_size.TEXT_TARGET_BYTES
 
@@ -70,7 +69,7 @@ def text_bytes(rowset: DiskRowSet, columns: Sequence[ColumnSchema]) -> int:
 def limit_text(
     rowset: DiskRowSet, schema: Schema, plan: MajorPlan | MinorPlan
 ) -> MergePlan | MajorPlan | MinorPlan:
-    """Return the plan; if its text would need too much memory, a plan that rewrites the rowset."""
+    """Return the plan, or a rewrite of the rowset if the plan needs too much memory for text."""
     columns = [column for column in schema.columns if column.type.is_variable]
     if any(
         _at_most(rowset, column) > _slice_limit() and _held(rowset, column, plan) > _slice_limit()
@@ -81,7 +80,7 @@ def limit_text(
 
 
 def _held(rowset: DiskRowSet, column: ColumnSchema, plan: MajorPlan | MinorPlan) -> int:
-    """Return how many bytes of a column's text a delta compaction holds in memory."""
+    """Return how many bytes of the column's text this delta compaction holds in memory."""
     count = rowset.row_count
     if isinstance(plan, MajorPlan):
         redo = sum(file.text_bytes(column.id, 0, count) for file in rowset.redo)
@@ -91,7 +90,7 @@ def _held(rowset: DiskRowSet, column: ColumnSchema, plan: MajorPlan | MinorPlan)
 
 
 def _at_most(rowset: DiskRowSet, column: ColumnSchema) -> int:
-    """Return an upper bound of the column's text in base and changes. Reads no rowids."""
+    """Return an upper bound of the bytes of the column's text in base and changes. Reads no rowids."""
     changes = sum(file.all_text_bytes(column.id) for file in (*rowset.undo, *rowset.redo))
     return changes + _base_of(rowset, column, 0, rowset.row_count)
 

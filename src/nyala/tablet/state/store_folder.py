@@ -58,8 +58,8 @@ def check_folder_path(text: str) -> None:
             + (
                 f"write {local!r}"
                 if found[1].lower() == "file"
-                else "give the path of a folder, or a URL such as s3://bucket/prefix (also gs://, az://, abfss://). For "
-                "your own S3 service, give s3://bucket/prefix with the storage option 'endpoint'"
+                else "give the path of a folder, or a URL such as s3://bucket/prefix (also gs://, az://, abfss://). "
+                "For your own S3 service, give s3://bucket/prefix with the storage option 'endpoint'"
             )
         )
 
