@@ -1,4 +1,4 @@
-"""NumPy views of Arrow's buffers, and back, without copies and without loops over rows.
+"""NumPy views of Arrow's buffers, and Arrow arrays over NumPy buffers, without copies.
 
     fixed width       [ v0 | v1 | v2 | ... ]                          one NumPy array over the values buffer
     variable width    offsets [ 0, 4, 4, 9 ]  data [ host..port. ]    two NumPy arrays
@@ -31,8 +31,9 @@ def fixed_view(
 ) -> npt.NDArray[Any]:
     """Return a view of a fixed-width `array`, with one value of `dtype` per row.
 
-    stride_bytes: the bytes of a row in the buffer (16 for a decimal128). Default: those of `dtype`.
-    at: where the value begins in its row, in bytes.
+    stride_bytes: the bytes of a row in the buffer (16 for a decimal128). Default: the size of
+                  `dtype`.
+    at: the position, in bytes, at which the value begins in its row.
     """
     item = np.dtype(dtype)
     stride = item.itemsize if stride_bytes is None else stride_bytes
@@ -88,7 +89,7 @@ def overlapping_words(data: npt.NDArray[np.uint8], dtype: str) -> npt.NDArray[An
 def array_of_canonical(type: ColumnType, values: Sequence[Any]) -> pa.Array:
     """Return the Arrow array of canonical scalars (days, microseconds, unscaled integers, ...).
 
-    It is for the few values of a predicate or bound: for many rows it is too slow. None is not
+    Use it for the few values of a predicate or bound: it is too slow for many rows. None is not
     supported.
     """
     if type.name == "decimal":

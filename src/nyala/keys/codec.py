@@ -70,10 +70,11 @@ class KeyCodec(LazyValues):
 
     @lazy_value
     def fixed_tail(self) -> tuple[tuple[int, int, int], ...]:
-        """The columns whose distance from the end of the key is fixed, the last column first.
+        """The columns that are always the same number of bytes before the end of the key.
 
-        Each item is (index of the column, bytes of the key after it, bytes of the column). These
-        are the columns after the last text or binary column, except 16-byte decimals.
+        These are the columns after the last text or binary column, except 16-byte decimals. Each
+        item is (index of the column, bytes of the key after it, bytes of the column); the last
+        column is first.
         """
         tail, suffix_bytes = [], 0
         for index, type in reversed(list(enumerate(self.types))):
@@ -99,8 +100,8 @@ class KeyCodec(LazyValues):
 
         arrays: one canonical array per key column, of equal length and without NULLs.
         Cost: some calls per column. Bytes are copied once; a single text column is not copied.
-        Raises: CorruptionError for arrays of other types or with NULLs. Callers check the data of
-        users first, so only data from damaged files can raise it.
+        Raises: CorruptionError for arrays of other types or with NULLs. Callers check users' data
+                first, so only damaged files can cause it.
         """
         assert len(arrays) == len(self.types)
         for type, array in zip(self.types, arrays, strict=True):
@@ -217,11 +218,11 @@ class KeyCodec(LazyValues):
         return arrays
 
     def from_binary(self, array: pa.Array) -> EncodedKeys:
-        """Return keys from their canonical bytes (binary or large_binary, without NULLs), as read
-        from disk.
+        """Return keys from their canonical bytes, as read from disk.
 
+        array: binary or large_binary, without NULLs.
         Raises: CorruptionError if a key of fixed width has another length. Keys of variable length
-        are checked only when they are decoded.
+                are checked only when they are decoded.
         """
         if array.null_count:
             raise CorruptionError("expected encoded keys without NULL, found NULL")
@@ -246,14 +247,15 @@ class KeyCodec(LazyValues):
     # ---- single rows ----
 
     def encode_row(self, values: Sequence[Any]) -> bytes:
-        """Return one key's canonical bytes from canonical scalars (days, microseconds, unscaled
-        integers).
+        """Return one key's canonical bytes.
+
+        values: canonical scalars (days, microseconds, unscaled integers), one per key column.
         """
         assert len(values) == len(self.types)
         return self.encode_prefix(values)
 
     def encode_one(self, values: Sequence[Any]) -> EncodedKeys:
-        """Return `encode_row` as a vector of one key."""
+        """Encode one key, as `encode_row` does. Return it as a vector of one key."""
         key = self.encode_prefix(values)
         if self.width is None:
             return BinaryKeys(array_of_bytes([key]))
@@ -262,8 +264,9 @@ class KeyCodec(LazyValues):
         return NumpyKeys(np.array([int.from_bytes(key, "big")], np.uint64), self.width)
 
     def encode_prefix(self, values: Sequence[Any]) -> bytes:
-        """Encode the values of the first key columns: the bytes with which such keys begin (K5).
+        """Return the bytes with which all keys begin that have these values in their first columns.
 
+        values: canonical scalars of the first key columns.
         Text is escaped and terminated, except in the key's last column.
         """
         out = bytearray()
@@ -280,9 +283,9 @@ class KeyCodec(LazyValues):
         return bytes(out)
 
     def decode_row(self, key: bytes) -> tuple[Any, ...]:
-        """Return the canonical scalars of one key from its canonical bytes: the inverse of
-        `encode_row`.
+        """Return the canonical scalars of one key, given its canonical bytes.
 
+        This is the inverse of `encode_row`.
         Raises: CorruptionError if the bytes are not a key of these types.
         """
         values: list[Any] = []
@@ -350,7 +353,7 @@ def _fixed_parts(type: ColumnType, array: pa.Array) -> list[_Part]:
 def _from_fixed(type: ColumnType, at: int, read: Callable[[int, str], npt.NDArray[Any]]) -> pa.Array:
     """Return the canonical array of a fixed-width column that begins at byte `at` of every key.
 
-    read: `read(at, dtype)` returns the values of `dtype` at byte `at` of every key.
+    read: a function: `read(at, dtype)` returns the value of `dtype` at byte `at` of every key.
     """
     width = type.storage_width_bytes
     assert width is not None
@@ -370,7 +373,10 @@ def _from_fixed(type: ColumnType, at: int, read: Callable[[int, str], npt.NDArra
 
 
 def _interleave(parts: Sequence[_Part], count: int) -> npt.NDArray[Any]:
-    """Return `count` NumPy records. Each part is one big-endian field of the records."""
+    """Return `count` NumPy records: the encoded keys, with one part for each field of a record.
+
+    parts: unsigned integers, one per row; a record stores them big-endian.
+    """
     records = np.empty(count, dtype=[(f"f{i}", dtype) for i, (dtype, _) in enumerate(parts)])
     for i, (_, values) in enumerate(parts):
         records[f"f{i}"] = values
@@ -417,7 +423,7 @@ def _gather(
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.uint8]]:
     """Return (offsets, bytes) of a binary array with the values `data[starts[i]:stops[i]]`.
 
-    The ranges ascend. Each range is a part of another key.
+    The ranges ascend and do not overlap.
     """
     offsets = np.zeros(len(starts) + 1, dtype=np.int64)
     np.cumsum(stops - starts, out=offsets[1:])

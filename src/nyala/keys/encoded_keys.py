@@ -6,9 +6,9 @@
     "binary"   a column of variable length           Arrow large_binary                       memcmp
 
 The *canonical bytes* of a key are Kudu's encoding (see `nyala.keys.codec`). They are written to
-disk, and `to_binary`, `at`, `lower_bound` and `hash64` use them. In every layout, order, equality
-and hash are those of the canonical bytes. The layout depends only on the key's column types, so all
-keys of a table have the same layout. Mixing layouts is a bug.
+disk, and `to_binary`, `at`, `lower_bound` and `hash64` use them. In every layout, keys have the
+order, equality and hash of their canonical bytes. The layout depends only on the key's column
+types, so all keys of a table have the same layout. Mixing layouts is a bug.
 
 Invariants
     K1  Order of keys = order of canonical bytes = column-wise order of the values.
@@ -50,12 +50,12 @@ _TERMINATOR: Final = 0x01
 
 
 class EncodedKeys(abc.ABC):
-    """Encoded keys over the key columns of one table. `nyala.keys.codec.KeyCodec` creates them.
+    """A vector of encoded keys of one table. `nyala.keys.codec.KeyCodec` creates it.
 
-    layout: see the table in the module's docstring.
+    layout: "int", "fixed" or "binary": see the table in the module's docstring.
     width: the bytes of every key; None for layout "binary".
-    Positions are int64 NumPy arrays. *Probes* are keys to search for, and must have the same layout
-    and width.
+    Positions are int64 NumPy arrays. *Probes* are keys to search for. They must have the same
+    layout and width.
     """
 
     __slots__ = ()
@@ -113,10 +113,10 @@ class EncodedKeys(abc.ABC):
 
     @abc.abstractmethod
     def search(self, probes: EncodedKeys, side: Side = "left") -> Indexes:
-        """Return, for each probe, the position to insert it at. These keys must ascend.
+        """Return, for each probe, the position at which to insert it. These keys must ascend.
 
         side: "left" for the first position with a key >= the probe, "right" for the first position
-        with a key > the probe.
+              with a key > the probe.
         """
 
     def find(self, probes: EncodedKeys) -> Indexes:
@@ -128,12 +128,13 @@ class EncodedKeys(abc.ABC):
         return np.where(self.take(clipped).equal_to(probes), clipped, np.int64(-1))
 
     def prepare_search(self) -> None:  # noqa: B027
-        """Compute and cache what searches need. Slices that are created later share the result."""
+        """Compute and cache what searches in these keys need. Later slices share the result."""
 
     def prepare_slices(self) -> None:  # noqa: B027
-        """Compute and cache the common head of these keys, which must ascend.
+        """Compute and cache the head that all keys share, to make searches in slices faster.
 
-        Slices that are created later share it. Without it, a search for several keys is slower.
+        The head is all but the last 8 bytes of a key. These keys must ascend. Slices that are
+        created later share the result.
         """
 
     @abc.abstractmethod
@@ -173,10 +174,10 @@ class EncodedKeys(abc.ABC):
 
     @abc.abstractmethod
     def integers(self, suffix_bytes: int, width: int) -> npt.NDArray[np.uint64]:
-        """Return the encoded values of one column of `KeyCodec.fixed_tail`, one integer per key.
+        """Return the encoded values of one column as integers, one per key.
 
-        The integer of a key is made of `width` bytes (at most 8), which are followed by
-        `suffix_bytes` more bytes. The caller must not change the result.
+        Only for a column of `KeyCodec.fixed_tail`. The column has `width` bytes (at most 8), and
+        `suffix_bytes` more bytes of the key follow it. The caller must not change the result.
         """
 
     @abc.abstractmethod
@@ -218,9 +219,9 @@ class NumpyKeys(EncodedKeys):
 
     @property
     def tails(self) -> npt.NDArray[np.uint64]:
-        """The last TAIL_WIDTH bytes of each key as integers. Only for layout "fixed".
+        """The last 8 bytes (TAIL_WIDTH) of each key as integers. Only for layout "fixed".
 
-        If all keys have the same head, the integers have the order of the keys.
+        If all keys have the same head, the integers sort like the keys.
         """
         tails = self._tails
         if tails is None:
@@ -243,7 +244,7 @@ class NumpyKeys(EncodedKeys):
 
     @property
     def common_head(self) -> bytes | None:
-        """The head of all keys if it is the same, else None. Only for layout "fixed".
+        """The head that all keys share; None if their heads differ. Only for layout "fixed".
 
         The keys must ascend, and there must be at least one. Slices inherit the cached head.
         """
@@ -307,11 +308,11 @@ class NumpyKeys(EncodedKeys):
     def _as_integers(
         self, probes: EncodedKeys
     ) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64]] | None:
-        """Return (these keys, the probes) as integers that compare like the keys, if possible.
+        """Return (these keys, the probes) as integers that compare like the keys; None if impossible.
 
-        These keys must ascend. Layout "int" always allows it. Layout "fixed" allows it if these
-        keys and the probes have the same head. For two or more probes this head must be known:
-        the caller must have called `prepare_slices` on them. Otherwise the result is None.
+        These keys must ascend. It is always possible for layout "int". For layout "fixed" these
+        keys and the probes must have the same head. Two or more probes must know it: the caller
+        must have called `prepare_slices` on them.
         """
         other = self._same(probes)
         if self.layout == "int":
@@ -461,7 +462,7 @@ def _ones(width: int) -> np.uint64:
 
 
 def _as_words(matrix: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint64]:
-    """Return rows of at most 8 bytes as big-endian integers."""
+    """Return each row of the matrix as a big-endian integer. A row has at most 8 bytes."""
     count, width = matrix.shape
     padded = np.zeros((count, 8), np.uint8)
     padded[:, 8 - width :] = matrix
@@ -471,8 +472,9 @@ def _as_words(matrix: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint64]:
 def binary_search(keys: pa.Array, probes: pa.Array, side: Side) -> Indexes:
     """Return the position at which to insert each probe into ascending `keys`.
 
-    Replaces `pyarrow.compute.search_sorted`, which exists since pyarrow 26. Cost: log2(len(keys))
-    steps. Each step compares all probes in one call.
+    side: as in `EncodedKeys.search`.
+    The function replaces `pyarrow.compute.search_sorted`, which exists since pyarrow 26. Cost:
+    log2(len(keys)) steps. Each step compares all probes in one call.
     """
     below = pc.less if side == "left" else pc.less_equal
     lower = np.zeros(len(probes), dtype=np.int64)

@@ -1,8 +1,8 @@
 """The 64-bit hash of an encoded key, for bloom filters: MurmurHash2, 64-bit, variant A, seed 0.
 
-It is a function of the key's canonical bytes, in any layout. Bloom filters on disk depend on it, so
-it never changes. (Hash partitioning uses another function, `nyala.partition.hashing`.) With 64-bit
-arithmetic, M = 0xC6A4A7935BD1E995 and the result h:
+The hash depends only on the key's canonical bytes, not on the layout in memory. Bloom filters on
+disk depend on the hash function, so it never changes. (Hash partitioning uses another function,
+`nyala.partition.hashing`.) With 64-bit arithmetic, M = 0xC6A4A7935BD1E995 and the result h:
 
     h = length * M
     each 8 bytes k, little-endian:     k *= M; k ^= k >> 47; k *= M; h ^= k; h *= M

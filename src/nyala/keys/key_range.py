@@ -4,8 +4,8 @@
     lower (inclusive)   encode('a', 'x')
     upper (exclusive)   successor(encode('a', 'y', 99)): above all keys that begin with these bytes
 
-The range is a necessary condition. The key of every row that satisfies the predicates is in the
-range, but not every key in the range satisfies them (here: all metrics between x and y).
+The range is only a necessary condition. The key of every row that satisfies the predicates is in
+the range. But the range may have other keys: here, those with a metric between x and y.
 
 Source: docs/design/kudu.md, "Partition pruning". Unlike in Kudu, bounds are byte prefixes and not
 whole keys padded with minima, so one rule (`successor`) replaces Kudu's increment of a key. An
@@ -38,7 +38,7 @@ def successor(prefix: bytes) -> bytes | None:
 class KeyRange:
     """The keys with canonical bytes in [lower, upper). A bound may be a prefix of a key.
 
-    None means unbounded.
+    A bound of None means: unbounded on this side.
     """
 
     lower: bytes | None = None
@@ -97,8 +97,8 @@ def key_range_of(constraints: Mapping[str, Constraint], schema: Schema) -> KeyRa
 def is_key_range(constraints: Mapping[str, Constraint], schema: Schema) -> bool:
     """Whether all keys in the range `key_range_of(constraints)` satisfy the constraints.
 
-    This is so if the constraints fix the first key columns to one value each, constrain the next
-    key column at most by a range, and constrain no other column.
+    This is so if the constraints fix the first key columns to one value each, limit the next key
+    column at most by a range, and concern no other column.
     """
     left = dict(constraints)
     for column in schema.key_columns:
@@ -115,12 +115,12 @@ def is_key_range(constraints: Mapping[str, Constraint], schema: Schema) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Clamped:
-    """A constraint on one key column: the result of `clamp`.
+    """The allowed values of one key column: the result of `clamp`.
 
     lower, upper: inclusive bounds as canonical scalars. None: unbounded.
-    upper_open: `upper` itself is excluded. This is necessary for text and binary: there is no
-    greatest text below "b".
-    values: the allowed values, ascending, instead of bounds. None: no such list.
+    upper_open: `upper` itself is excluded. Text and binary need this, because there is no greatest
+        text below "b".
+    values: the allowed values, ascending, instead of bounds. None: the bounds count.
     empty: no value satisfies the constraint.
     """
 

@@ -1,4 +1,4 @@
-"""Long keys of one file as integers, if all but their last 8 bytes are equal.
+"""Keys of more than 8 bytes as integers, for a file whose keys differ only in their last 8 bytes.
 
     8 bytes of l_orderkey      4 of l_linenumber
     80 00 00 00 | 00 0a 3f 11  80 00 00 02
@@ -43,9 +43,9 @@ class ShortKeys:
 
     @staticmethod
     def of(keys: EncodedKeys) -> ShortKeys | None:
-        """Convert strictly ascending keys.
+        """Convert strictly ascending keys of layout "fixed" that all have the same head.
 
-        Returns: None if the keys have another layout than "fixed", or different heads.
+        Returns: None for other keys.
         """
         if keys.layout != "fixed" or not len(keys):
             return None

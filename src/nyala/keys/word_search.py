@@ -1,4 +1,4 @@
-"""Finds many 64-bit integers (the probes) in a long ascending array, step by step for all together.
+"""Finds many 64-bit integers (the probes) in a long ascending array, all at the same time.
 
     sample      n0  n64  n128  ...          every 64th integer: small enough for the processor's caches
     first       n64 <= probe < n128         a binary search in the sample finds 64 candidates
@@ -34,7 +34,7 @@ def find_integers(numbers: Integers, sample: Integers | None, probes: Integers) 
     """Return the position of each probe in `numbers`, -1 if absent. Probes may have any order.
 
     numbers: strictly ascending, at least one.
-    sample: `sample_of(numbers)`.
+    sample: the result of `sample_of(numbers)`.
     """
     last = len(numbers) - 1
     if sample is None or len(probes) < _PROBES_MIN:

@@ -6,8 +6,9 @@ A *piece* is the content of one output: rows of a MemRowSet, or records of a Del
     spill, then run_spilled in the worker        a worker process writes and syncs the files
 
 When the log is full, a flush encodes and compresses for about a second. In a thread of the user's
-process, the many short calls would repeatedly take the GIL from waiting writes. With a worker, this
-process only sorts the rows and copies them once into a temporary file, the *spill*.
+process, many short calls would repeatedly take Python's global interpreter lock from waiting
+writes. With a worker, this process only sorts the rows and copies them once into a temporary file,
+the *spill*.
 
 The spill is in the first tablet's folder while the job runs. It is not synced, and no catalogue
 entry names it, so after a crash the next open removes it (P3). Each column, and each array of
@@ -51,7 +52,7 @@ from nyala.tablet.state.entries import (
 class RowSetPiece:
     """Rows to be written as the rowset with id `number`, in the file `path`.
 
-    image: the rows with their history; the field `positions` is not used.
+    image: the rows with their history; its field `positions` is not used.
     """
 
     path: str
@@ -124,7 +125,7 @@ def delta_types(schema: Schema, columns: Collection[int]) -> dict[int, ColumnTyp
 
 
 class _Spill:
-    """Writes arrays to a spill file. Methods return an array's place in it: [offset, length]."""
+    """Writes arrays to a spill file. Methods return the [offset, length] of an array in the file."""
 
     def __init__(self, files: Files, path: str) -> None:
         self._file = files.create(path)
@@ -138,7 +139,7 @@ class _Spill:
         return [self._file.append(data), data.size]
 
     def put_vector(self, vector: npt.NDArray[np.int64]) -> list[int]:
-        """Write an array of rowids or timestamps. Return its place.
+        """Write an array of rowids or timestamps. Return [offset, length].
 
         An array that is equal to an earlier one is not written again.
         """

@@ -1,11 +1,13 @@
-"""Writes large background flushes in a worker process, so that writes and scans keep the GIL.
+"""Writes large background flushes in a worker process, so that writes and scans run meanwhile.
 
-Only background flushes use the worker: a caller of `flush()` waits in any case, and a script that
+In this process, a flush would often hold Python's global interpreter lock.
+
+Only background flushes use the worker. A caller of `flush()` waits in any case, and a script that
 ends soon should not start a second Python process. Compactions have another worker. Otherwise a
-flush could wait for a compaction, and writers for the memory that the flush frees.
+flush could wait for a compaction, and writers wait for the memory that the flush frees.
 
-If the worker fails, is killed or cannot be started, this process writes the files, because without
-flushes all writes would stop when memory is full.
+If the worker fails, is killed or cannot be started, this process writes the files. Without flushes,
+all writes would stop when memory is full.
 """
 
 from __future__ import annotations

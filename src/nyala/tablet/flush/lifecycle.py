@@ -5,24 +5,25 @@ A round has three steps. F is the timestamp at which it freezes memory.
     freeze   (commit lock)   Replace the memory of the chosen tablets by empty stores, in a new
                              root. A frozen MemRowSet still takes updates and deletes of its rows;
                              a frozen DeltaMemStore does not change any more.
-    write    (no lock)       Sync the log through F (W2). Write the stores as of F to files, and
-                             sync the files.
-    install  (commit lock)   Commit one catalogue change that names the files and raises the durable
-                             marks (R2). Move changes that a frozen MemRowSet got after F to the new
-                             rowset by row position. Install a new root.
+    write    (no lock)       Sync the log through F (rule W2). Write the stores as of F to files,
+                             and sync the files.
+    install  (commit lock)   Commit one catalogue change that names the files and says up to which
+                             timestamps all rows are in files (rule R2). Move changes that a frozen
+                             MemRowSet got after F to the new rowset by row position. Install a new
+                             root.
 
 Invariants
     F1  `inserts_durable` of a tablet becomes F of the youngest MemRowSet in the round. Rounds of
         one tablet commit in the order of freezing (R2): a round also takes every frozen MemRowSet
         that an earlier, failed round left.
     F2  A failed round changes nothing. The frozen stores stay readable and writable in the root,
-        and the next round flushes them. The failed round, or the next open, removes its files (P3).
+        and the next round flushes them. The failed round, or the next open, removes its files.
     F3  A segment of the log is removed only by a catalogue change after which nothing in the
-        segment is needed (R3).
+        segment is needed (rule R3).
     F4  An alteration or a failed round may leave a frozen MemRowSet. The next round freezes it
         again, at its own F, because the MemRowSet may have got changes since. So a flush that holds
-        the commit lock from freezing to installing leaves nothing in memory (R4, B2 of
-        `direct_commit`).
+        the commit lock from freezing to installing leaves nothing in memory. `direct_commit` needs
+        this.
 
 Source: docs/design/compaction.md, "Files to files"; docs/design/rules.md, W2, R2 and R3;
 docs/design/kudu.md, "Write path and flush". Unlike Kudu, there is no DuplicatingRowSet: the install
@@ -73,7 +74,10 @@ def no_phase(name: str) -> None:
 
 @dataclass(frozen=True)
 class FlushReport:
-    """What a round wrote. `delta_files` includes UNDO files. All are 0 if memory was empty."""
+    """What one round of a flush wrote. All numbers are 0 if memory was empty.
+
+    delta_files: REDO and UNDO files.
+    """
 
     rowsets: int = 0
     delta_files: int = 0
@@ -139,14 +143,15 @@ def flush(
     chosen: the ids of the tablets; None: all.
     write: writes the files; background flushes pass a writer that uses a worker process.
     phase: for tests: called with "frozen" and "written", when only the flush lock is held.
-    Raises: StorageError if a file cannot be written (F2) or the log cannot be synced.
+    Raises: StorageError if a file cannot be written or the log cannot be synced. The rows then stay
+            in memory.
     """
     with store.flush_lock:
         return _round(store, *_freeze(store, chosen), phase, write)
 
 
 def flush_deltas(store: Store, rowset_ids: Collection[int]) -> int:
-    """Flush the DeltaMemStores of these rowsets, also of reserved ones. Return the timestamp F.
+    """Flush the DeltaMemStores of these rowsets, also of reserved rowsets. Return a timestamp F.
 
     A compaction calls it at its beginning. Afterwards these DeltaMemStores have only changes after
     F. Requires the flush lock. Raises: as `flush`.
@@ -219,7 +224,10 @@ def _freeze(
 
 
 def _freeze_tablet(store: Store, table: TableState, tablet: TabletState, timestamp: int) -> TabletState:
-    """Return the tablet with all its memory frozen at `timestamp`, and new, empty memory (F4)."""
+    """Return the tablet with all its memory frozen at `timestamp`, and new, empty memory.
+
+    DeltaMemStores that a running merge keeps in memory are not frozen.
+    """
     for memory in tablet.frozen:
         memory.frozen_at = timestamp
     state = _with_new_memory(store, table, tablet, timestamp)
@@ -239,9 +247,9 @@ def _with_new_memory(store: Store, table: TableState, tablet: TabletState, times
 
 
 def _with_frozen_deltas(tablet: TabletState, is_chosen: Callable[[int], bool]) -> TabletState:
-    """Return the tablet with frozen DeltaMemStores.
+    """Return the tablet with frozen DeltaMemStores, except empty ones.
 
-    Only non-empty ones are frozen, of the rowsets for whose id `is_chosen` returns True.
+    is_chosen: whether to freeze the DeltaMemStore of the rowset with this id.
     """
     rowsets = tuple(
         rowset.with_frozen_deltas() if rowset.deltas.record_count and is_chosen(rowset.id) else rowset

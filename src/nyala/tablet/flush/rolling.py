@@ -74,7 +74,7 @@ def text_ranges(text_bytes: Callable[[int, int], int], lower: int, upper: int) -
 def rowset_count(memory_bytes: int, on_disk_bytes: float, target_bytes: int) -> int:
     """Return how many rowsets to write for rows of this size in memory and on disk.
 
-    `compaction.plans.output_count` returns the same number for a merge.
+    A merge of the same rows writes the same number: see `compaction.plans.output_count`.
     """
     return max(1, round(max(on_disk_bytes, memory_bytes / DECODED_PER_TARGET) / target_bytes))
 

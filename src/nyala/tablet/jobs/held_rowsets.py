@@ -1,8 +1,8 @@
-"""Rowsets that jobs of other processes hold. Compactions must not merge them while a job changes their rows.
+"""Rowsets that jobs of other processes hold, so that compactions do not merge them meanwhile.
 
-A job is identified by the name of its lease, which its tasks renew. It holds its rowsets until the
-lease ends, or the writer process ends. If a held rowset was merged after all, the job's commit
-resolves its rows again (J2 of `load_job`).
+A job is identified by the name of its lease, which its tasks renew. The job holds its rowsets until
+the lease ends, or the writer process ends. If a held rowset was merged nevertheless, the job's
+commit resolves the rows again.
 
 Several jobs may hold the same rowset. A delta compaction that runs when a job begins may continue,
 because it keeps rowids.
@@ -47,14 +47,15 @@ class JobReservations:
     def take(self, store: Store, lease: str, rowset_ids: Collection[int], holder: str) -> None:
         """Hold these rowsets for a job, so that no later merge takes them.
 
-        The caller makes sure that none of them is in a running merge.
+        The caller checks that none of these rowsets is in a running merge.
+        holder: describes the job and its process, for messages.
         """
         hold = Holder(lease, holder, store.env.clock.now_us(), frozenset(rowset_ids))
         store.reservations.hold(hold.rowset_ids)
         self._by_lease.setdefault(lease, []).append(hold)
 
     def holders(self, rowset_ids: Collection[int]) -> list[Holder]:
-        """Return the jobs that hold any of these rowsets. Each `Holder` has only rowsets of these.
+        """Return the jobs that hold any of these rowsets. A `Holder` names only these rowsets.
 
         Any thread may call this; the result may miss concurrent changes.
         """
@@ -71,7 +72,7 @@ class JobReservations:
             store.reservations.let_go(hold.rowset_ids)
 
     def release_expired(self, store: Store) -> None:
-        """End the holds of jobs whose lease has expired or whose process has ended (J2)."""
+        """End the holds of jobs whose lease or process has ended."""
         for lease in list(self._by_lease):
             with contextlib.suppress(StorageError):  # try again the next time
                 if not is_living(store.env, store.root_path, lease):

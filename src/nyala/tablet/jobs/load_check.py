@@ -8,15 +8,16 @@
     changes of a rowset        REDO of rows that exist in the rowset; the file's name has the rowset's id
 
 For all files the module compares the size, the columns and their positions in the file, the number
-of rows or records, and the first and the last key, which must belong to the tablet. New rowsets of
-a tablet must not overlap.
+of rows or records, and the first and the last key. The keys must belong to the tablet. New rowsets
+of a tablet must not overlap.
 
-So a commit cannot take idle rows for new rows, or the reverse, which would duplicate keys or lose
-rows. (Idle rows are rows of the load that change nothing: see `load_write`.) The files are
-immutable and belong only to the job, so they are checked before any lock is taken.
+Idle rows are rows of the load that change nothing (see `load_write`). The check ensures that a
+commit does not take idle rows for new rows, or new rows for idle rows. Such a mistake would
+duplicate keys or lose rows. The files are immutable and belong only to the job, so they are checked
+before any lock is taken.
 
-Cost: reads of each file the directory of columns and a footer, and of each rowset the first and the
-last key. Values are not checked.
+Cost: reads the directory of columns and a footer of each file, and the first and the last key of
+each rowset. Values are not checked.
 Source: docs/format/staging.md; docs/design/loads-and-jobs.md, "Executors write the files of a large
 load".
 """
@@ -162,7 +163,7 @@ def _check_rowset(
 
 
 def _check_apart(rowsets: Sequence[WrittenRowSet]) -> None:
-    """Check that a tablet's new rowsets do not overlap (L1 of `load_write`)."""
+    """Check that the key ranges of a tablet's new rowsets do not overlap."""
     ordered = sorted((made.meta for made in rowsets), key=lambda meta: meta.key_min)
     for one, other in itertools.pairwise(ordered):
         if other.key_min <= one.key_max:

@@ -1,4 +1,4 @@
-"""The commit of a load: adds the files of all tasks to their tablets in one transaction (W6).
+"""The commit of a load: adds the files of all tasks to their tablets by one catalogue change.
 
 Under the flush lock and the commit lock (other writers wait, scans do not) the commit
 
@@ -10,17 +10,18 @@ Under the flush lock and the commit lock (other writers wait, scans do not) the 
               resolves the outdated rows again, like rows of any write
     stamps    the staged files with the batch's timestamp t: their catalogue entries give t to all
               of their records
-    links     the files into the tablets' folders, syncs, and commits one transaction and a new root
+    links     the files into the tablets' folders, syncs them, commits one change of the catalogue,
+              and replaces the root
 
 Invariants
     M1  For each key the batch has the effect that a write of the whole batch at t would have. Keys
         that did not change after S were resolved against the state at S, which is also their state
-        at t. The others are resolved now. Exception: rows that failed as of S stay failed.
-    M2  Before the transaction nothing of the batch is visible, and the commit can be sent again,
+        at t. The other keys are resolved now. Exception: rows that failed as of S stay failed.
+    M2  Before the catalogue change nothing of the batch is visible. The commit can be sent again,
         because staged files keep their names until the job ends. The next open removes linked files
-        that no entry names (P3). Staged files are removed with their folder.
-    M3  The idempotency key is in the transaction, even if the job changed nothing. Otherwise the same
-        job, sent again after other writes, could have an effect.
+        that no entry names. Staged files are removed with their folder.
+    M3  The catalogue change has the idempotency key, even if the job changed nothing. Otherwise the
+        same job, sent again after other writes, could have an effect.
 
 Cost: before the locks, reads the data that `load_check` compares. Under the locks, reads the bloom
 filters and key indexes in which changed keys are looked up.
@@ -88,11 +89,11 @@ class LoadCommit:
     """The commit request of a load.
 
     key:      the key of the staging folder; also the idempotency key.
-    schema_version, snapshot: as in the job's plan; `snapshot` is the moment S.
-    columns:  the columns that the rows have; in new rows the others get their defaults.
+    schema_version, snapshot: as in the job's plan; `snapshot` is the plan's moment S.
+    columns:  the columns that the rows have; in new rows the other columns get their defaults.
     tablets:  the staged files.
-    files:    the rowsets as of S that staged deltas refer to. They are needed to find the keys of rows
-              whose rowset no longer exists.
+    files:    the rowsets, as of S, with staged changes. If such a rowset no longer exists, the keys
+              of the changed rows are read from these files.
     collect:  write valid rows even if others fail.
     message:  stored with the commit.
     """
@@ -156,12 +157,12 @@ class _Part:
 
 
 def commit_load(store: Store, job: LoadCommit) -> WriteResult:
-    """Commit a job under its key, in the writer process; a repeated call returns the first result.
+    """Commit a job, in the writer process. A repeated call returns the result of the first call.
 
     Raises: TableNotFoundError, SchemaError if the table was changed while the job ran; WriteError
-        if rows that were valid at S fail now, unless `job.collect`; HistoryExpiredError if the
-        job's lease ended and needed files were removed; as `check_staged`; StorageError,
-        CorruptionError. Nothing changes then.
+            if rows that were valid at S fail now, unless `job.collect`; HistoryExpiredError if the
+            job's lease ended and needed files were removed; as `check_staged`; StorageError,
+            CorruptionError. Nothing changes then.
     """
     store.check_writable()
     if (earlier := find_committed(store, job.key)) is not None:
@@ -264,7 +265,7 @@ def _part(
 
 
 def _changed_keys(table: TableState, tablet: TabletState, since: int, until: int) -> EncodedKeys | None:
-    """Return the tablet's keys that changed in (since, until], ascending.
+    """Return the tablet's keys that changed after `since`, up to `until`, in ascending order.
 
     Returns None if history after `since` was removed, so that any key may have changed.
     """
@@ -329,9 +330,9 @@ def _take_effective(
     changed: EncodedKeys | None,
     part: _Part,
 ) -> None:
-    """Add the idle rows that now have an effect to `part.outdated`.
+    """Find the idle rows that would change something now, and add them to `part.outdated`.
 
-    These are the rows whose key was live at S and is absent now, or the reverse.
+    These are the rows whose key was live at S and is absent now, or was absent and is live now.
     changed: the changed keys; None: every key may have changed.
     """
     rowset = open_staged(store, table, made)
@@ -480,7 +481,7 @@ def _commit(
 
 
 def _is_staged(path: str) -> bool:
-    """Return whether the file is in the job's folder; files that this commit rewrote are not."""
+    """Return whether the file is in a staging folder, and not written by this commit."""
     return path.startswith(f"{layout.STAGING_NAME}/")
 
 
@@ -524,7 +525,10 @@ def _link_staged(store: Store, parts: Sequence[_Part], written: list[str]) -> di
 
 
 def _adopted(made: WrittenRowSet, timestamp: int, placed: Mapping[str, tuple[int, str]]) -> WrittenRowSet:
-    """Return the rowset with its new path and id, and with the commit's timestamp."""
+    """Return the rowset with the id and path of its linked file, and with the commit's timestamp.
+
+    placed: the new id and path of each staged file.
+    """
     undo_path = made.undo_path
     number, path = placed.get(made.meta.path, (made.meta.id, made.meta.path))
     if undo_path is not None:

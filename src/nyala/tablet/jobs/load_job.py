@@ -14,10 +14,10 @@ The processes exchange only JSON, never code.
 Invariants
     J1  The plan's files contain all changes up to the moment S. So the rowset and rowid at which a
         task finds a key in these files are those at S.
-    J2  The writer process holds a job's rowsets while the job's lease lives, so that no merge moves
-        rows that staged deltas refer to. This saves work, but correctness does not need it: the
-        commit resolves rows of missing rowsets again, by key.
-    J3  The job's lease prevents that the files of S are deleted.
+    J2  The writer process holds a job's rowsets until the job's lease ends, so no merge moves rows
+        that the job changes. This only saves work: if a rowset is missing nevertheless, the commit
+        resolves its rows again, by key.
+    J3  The job's lease keeps the files of S from being deleted.
 
 Source: docs/design/loads-and-jobs.md, "Executors write the files of a large load";
 docs/design/rules.md, W6 and R4.
@@ -62,7 +62,7 @@ _WAIT_FOR_MERGES_S: Final = 5.0
 
 @dataclass(frozen=True)
 class TabletFiles:
-    """One tablet of the plan, with its rowsets as of the job's moment S."""
+    """One tablet of a load's plan, with its rowsets as of the plan's moment S."""
 
     id: int
     partition: Partition
@@ -71,7 +71,7 @@ class TabletFiles:
 
 @dataclass(frozen=True)
 class LoadPlan:
-    """The input of a load's tasks: a table and its files as of the job's moment S (`snapshot`).
+    """The input of a load's tasks: a table, and its files as of the moment S (`snapshot`).
 
     version: the version of the catalogue that names these files. The job's lease needs it.
     """
@@ -114,13 +114,13 @@ class LoadPlan:
         )
 
     def only(self, ordinals: Sequence[int]) -> LoadPlan:
-        """Return the plan with only these tablets, for one task."""
+        """Return the plan with only these tablets (by their index in `tablets`), for one task."""
         return dataclasses.replace(self, tablets=tuple(self.tablets[ordinal] for ordinal in ordinals))
 
     def table_state(
         self, env: Env | None, ordinals: Sequence[int], cache: BlockCache | None = None
     ) -> TableState:
-        """Return the table with these tablets of the plan, and open their rowsets.
+        """Return the table with these tablets of the plan (by their index), and open their rowsets.
 
         env: None: return the tablets without rowsets, and open no file.
         """
@@ -242,13 +242,13 @@ class StagedTablet:
 
 
 def begin_load(store: Store, name: str, lease: str | None, holder: str = "a job") -> LoadPlan:
-    """Flush the table to files, and return its plan (J1). Called in the writer process.
+    """Flush the table to files, and return its load plan. Called in the writer process.
 
-    lease:  the name of the job's lease. The table's rowsets are held as long as the lease lives.
+    lease:  the name of the job's lease. The table's rowsets are held until the lease ends.
             None: hold no rowsets, because the job changes no existing rows.
     holder: describes the job and its process, for messages to users who wait for the rowsets.
-    Cost:   two flushes. Other writers wait only for the second one, of rows that came during the
-            first.
+    Cost:   two flushes. Other writers wait only during the second flush, which writes the rows that
+            came during the first flush.
     Raises: TableNotFoundError; as `flush`.
     """
     store.check_writable()

@@ -2,7 +2,7 @@
 
     the rows of the tablet, by ascending key, are cut into chunks of about one rowset; for each chunk
       prepare     converts, checks and encodes the rows, as for any write
-      settle      decides the effect of each row, as for any write, against the tablet's files as of S
+      resolve     decides the effect of each row, from the tablet's files as of S
       inserts     are written as a rowset: base, and UNDO "absent before t"
       updates     are collected, and written as a REDO file per rowset at the end of the task
       idle rows   change nothing as of S; they are written as a rowset that the commit examines again
@@ -10,12 +10,12 @@
 
 Memory: a chunk, and the tablet's deltas.
 
-The commit's timestamp t is not known yet. All records of these files have the same timestamp. The
-catalogue will define it (F4 of `delta_file`); until then it is UNKNOWN.
+The commit's timestamp t is not known yet, so the files do not contain it. The catalogue will give t
+to all records of the files. Until then their timestamp is `UNKNOWN`.
 
 Invariants
     L1  Rowsets of one task do not overlap, and are in key order.
-    L2  All rows with the same key are in one chunk, so they are resolved together (W4).
+    L2  All rows with the same key are in one chunk, so they are resolved together.
     L3  For each key that did not fail, the job's operation is staged: as a row, a change, or an
         idle row.
 Source: docs/design/loads-and-jobs.md, "Executors write the files of a large load";
@@ -67,7 +67,7 @@ _CACHE_BYTES: Final = 64 << 20
 
 @dataclass
 class _Pending:
-    """The changes of one rowset, which the task writes as a REDO file at its end."""
+    """The changes of one rowset that the task has collected for a REDO file."""
 
     rowids: list[np.ndarray] = field(default_factory=list)
     columns: dict[int, list[pa.Array]] = field(default_factory=dict)
@@ -82,7 +82,7 @@ def write_tablet(
     folder: str,
     name: str,
 ) -> tuple[StagedTablet, pa.Table | None]:
-    """Stage one tablet's part of a job; returns (the staged files, the failed rows or None).
+    """Write one tablet's part of a job; returns (the staged files, the failed rows or None).
 
     Messages of failed rows name the tablet.
 
@@ -91,9 +91,9 @@ def write_tablet(
     operation: one of prepare.OPERATION_NAMES.
     batches:   the rows in key order, with the additional column ROW, the row's number in the job.
     folder:    the job's staging folder, relative to the store's folder.
-    name:      the prefix of the names of this attempt's files.
+    name:      the names of this attempt's files begin with it.
     Raises: SchemaError, ColumnNotFoundError; StorageError, CorruptionError; HistoryExpiredError if
-        a file of S, or the staging folder, was removed.
+            a file of the plan, or the staging folder, was removed.
     """
     cache = BlockCache(_CACHE_BYTES)
     with kept_by_lease(f"the load into table {plan.table!r}", "run the job again"):
@@ -119,7 +119,7 @@ def write_tablet(
 def chunks(
     batches: Iterator[pa.RecordBatch], keys: Sequence[ColumnSchema], target_bytes: int
 ) -> Iterator[pa.Table]:
-    """Cut rows into parts of about `target_bytes`. Rows with equal keys stay in one part (L2)."""
+    """Cut rows into parts of about `target_bytes`. Rows with equal keys stay in one part."""
     held: list[pa.RecordBatch] = []
     size = 0
     for batch in batches:
@@ -139,7 +139,7 @@ def chunks(
 
 
 def _before_last_key(rows: pa.Table, keys: Sequence[ColumnSchema]) -> int:
-    """Return the number of rows before the rows with the last key."""
+    """Return how many rows there are before the first row with the last key."""
     same: Any = pa.array(np.ones(rows.num_rows, np.bool_))
     for key in keys:
         column = _as_sorted(rows.column(key.name).combine_chunks(), key.type)
@@ -243,10 +243,9 @@ class _Task:
         self.rowsets.append(self._write_rowset(image, self._table.schema, name))
 
     def _stage_idle(self, prepared: PreparedOperation, settlement: Settlement, errors: RowErrors) -> None:
-        """Stage the rows that changed nothing and did not fail, one for each key (L3).
+        """Write the rows that changed nothing and did not fail as a rowset, one row for each key.
 
-        If a key has several rows, an insert stages the first one, and other operations the last
-        one.
+        If a key has several rows, an insert takes the first row, and other operations the last row.
         """
         touched = sum(len(effect.keys) for effect in settlement.effects)
         if touched == len(prepared.keys):

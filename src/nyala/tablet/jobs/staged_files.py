@@ -2,19 +2,20 @@
 
     task      cuts its rows into runs of about 64 MB, sorts each run by tablet and key, and writes the
               runs as an Arrow IPC stream with a checksum
-    commit    reads the runs of all files; each row has its tablet, and its number in the job
+    commit    reads the runs of all files
 
-Many tasks can find the rows' tablets and sort the rows at the same time. So the commit, which holds
-the lock, has less to do.
+Many tasks find the rows' tablets and sort the rows at the same time. So the commit, which holds the
+commit lock, has less to do.
 
 A file has the user's columns and two more: TABLET, the id of the row's tablet or -1, and ROW, the
 row's number in the task.
 
 Invariants
-    F1  Rows with the same key keep the task's order (W4), within a run and between runs.
+    F1  Rows with the same key keep the task's order, within a run and between runs.
     F2  A tablet's id is never used again, and its partition never changes. So if a row's tablet
-        still exists, it is the right one. If it does not, or the id is -1, the commit finds the
-        tablet itself. (A task writes -1 if the key cannot be converted, or if no range covers it.)
+        still exists, it is the right one. If the tablet does not exist, or its id is -1, the commit
+        finds the tablet itself. A task writes -1 if the key cannot be converted, or if no range
+        covers the key.
     F3  The commit checks a file's content before it uses it: see
         `tablet.write.prepare.routed_ordinals`.
 Source: docs/format/staging.md; docs/design/spark.md, "What Spark offers a Python data source".
@@ -69,7 +70,8 @@ def write_routed(env: Env, path: str, plan: LoadPlan, batches: Iterator[pa.Recor
     """Write a task's rows, with their tablets, as one synced staged file; return their number.
 
     Without rows, no file is written.
-    Memory: a run, and the file. Raises: StorageError; SchemaError if a key column cannot be converted.
+    Memory: one run of rows, and the file.
+    Raises: StorageError; SchemaError if a key column cannot be converted.
     """
     table = plan.table_state(None, range(len(plan.tablets)))
     routed = _routed_runs(table, batches)
@@ -169,8 +171,7 @@ def write_staged(env: Env, path: str, schema: pa.Schema, batches: Iterator[pa.Re
 class StagedRows:
     """The rows of a job from its staged files.
 
-    numbers: the number of each row in the job, int64; None: the rows are numbered by their
-             positions.
+    numbers: the number of each row in the job, int64; None: a row's number is its position.
     routed:  the tablet id of each row as its task computed it, or -1; None: the tasks computed no
              ids.
     """
@@ -264,7 +265,7 @@ def _read_file(env: Env, path: str) -> Iterator[pa.RecordBatch]:
 
 
 def _crc(path: str, body: bytes | pa.Buffer) -> int:
-    """Return the checksum of a staged file: the CRC-32C of `<key>/<name>` and the stream.
+    """Return the checksum of a staged file: the CRC-32C of `<key>/<name>` and of the file's content.
 
     Because it covers the name, a file in a wrong folder has a wrong checksum.
     """

@@ -5,8 +5,8 @@
     apply_changes      upserts the inserted and updated rows of a change feed, and deletes its
                        deleted rows
 
-As in every batch, all operations on one key are combined (W4), and there is one timestamp. A batch may
-have an idempotency key, under which it is committed at most once.
+As in every batch, all operations on one key are combined to one effect, and all rows get one
+timestamp. A batch may have an idempotency key, under which it is committed at most once.
 Source: docs/how-to/spark.md.
 """
 
@@ -55,7 +55,7 @@ def replace_content(
     idempotency_key: str | None = None,
     message: str | None = None,
 ) -> WriteResult:
-    """Replace all rows of the table by those of `request` (an insert or upsert), in one batch.
+    """Replace all rows of the table by the rows of `request` (an insert or upsert), in one batch.
 
     If the table already has a key, its row gets new values in all columns. Columns that `request`
     does not have get their defaults.

@@ -13,10 +13,10 @@ The name of the folder is the job's key. It has these parts:
 Because the name says when the folder may be removed, no other file is needed, and no crash can
 leave a folder without this information.
 
-When the store is opened, and from time to time, the writer removes folders that have expired, and
-those whose owner process has certainly ended. This is never certain for a process on another
-machine or in another container. When the store is opened, the writer also removes everything whose
-name is not a job's key.
+When the store is opened, and from time to time, the writer removes folders that have expired. It
+also removes folders whose owner process has certainly ended. This is never certain for a process on
+another machine or in another container. When the store is opened, the writer also removes
+everything whose name is not a job's key.
 
 In a bucket the clocks of machines do not count. There the writer removes files that are a day old
 by the bucket's clock, unless their lease lives (`tablet.media.bucket.Orphans`).
@@ -96,9 +96,9 @@ def is_over(env: Env, path: str, name: str) -> bool:
 
 
 def job_lease_of(key: str) -> str | None:
-    """Return the name of the lease that protects a job's object in a bucket.
+    """Return the name of the lease that protects an object of a job in a bucket; None: no lease.
 
-    key: the key of the object. Returns None if no lease protects it: then only its age counts.
+    key: the object's key. Without a lease, the object is removed when it is old enough.
     """
     folder, name = key.split("/")[:2]
     if folder != layout.STAGING_NAME:
@@ -110,7 +110,7 @@ def job_lease_of(key: str) -> str | None:
 def remove_expired_staging(env: Env, path: str, *, strangers: bool = False) -> int:
     """Remove the staging folders that no job needs; returns their number. For the writer.
 
-    strangers: also remove everything whose name is not a job's key. Only when the store is opened.
+    strangers: also remove everything whose name is not a job's key: only when the store is opened.
     """
     folder = os.path.join(path, layout.STAGING_NAME)
     removed = 0

@@ -10,18 +10,18 @@ For each row in the log, with tablet A and timestamp t, rule R1 says what happen
                                 there. If the key is not found, skip it: the change is in a file.
 
 Groups of rows are gathered and applied together, many thousand rows at a time: first all inserts,
-then all updates, then all deletes (G1). For one key, this is also the order of the log, because a
-key is inserted before it is updated, and updated before it is deleted. If a key is inserted again
-after its delete, all gathered rows are applied before this insert.
+then all updates, then all deletes. For one key, this is also the order of the log, because a key is
+inserted before it is updated, and updated before it is deleted. If a key is inserted again after
+its delete, all gathered rows are applied before this insert.
 
-To detect this, keys are compared by hash. If two keys have the same hash, rows are applied a little
-earlier than necessary. In the log, an update may also precede an insert of its key, if the delete
-between them was committed as files (W6). Then the update is in a file too, and R1 skips it by its
-timestamp.
+To detect such an insert, keys are compared by hash. If two keys have the same hash, rows are only
+applied a little earlier than necessary. In the log, an update may also precede an insert of its
+key, if the delete between them was committed as files. Then the update is in a file too, and the
+rule above skips it by its timestamp.
 
-Records name columns by id. A record of another schema version is adapted: a widened column gets its
-current type, and a column that no readable snapshot has is left out. A column that was added later
-gets its default.
+Records name columns by id. A record of another schema version is adapted to the current one. A
+column whose type was widened gets the new type. A column that no readable snapshot has is left out.
+A column that was added later gets its default.
 
 Invariants
     R1  The rule above holds for each row, in whatever way rows are gathered.
@@ -80,7 +80,7 @@ class _Gathered:
 
 @dataclass
 class ReplayReport:
-    """What a replay read so far: counts for `stats()`, idempotency keys and commit messages."""
+    """What a replay has read so far: counts for `stats()`, idempotency keys, commit messages."""
 
     records: int = 0
     rows: int = 0
@@ -94,9 +94,10 @@ class Replayer:
 
     Call `drain()` after the last record.
 
-    relieve: called between two records, after every `GATHER_ROWS` rows or `GATHER_BYTES`. Its
-             arguments are the timestamp up to which everything is applied, and the report so far.
-             It returns the root with which the replay continues. It may flush, or raise an error.
+    relieve: a function that is called between two records, after every `GATHER_ROWS` rows or
+             `GATHER_BYTES`, to limit the memory: it may flush, or raise an error. Its arguments are
+             the timestamp up to which everything is applied, and the report so far. It returns the
+             root with which the replay continues.
     """
 
     def __init__(self, root: Root, relieve: Callable[[int, ReplayReport], Root] | None = None) -> None:
@@ -183,7 +184,7 @@ class Replayer:
         return not known.isdisjoint(_key_hashes(group, table))
 
     def drain(self) -> None:
-        """Apply all gathered groups (G1)."""
+        """Apply all rows that `feed` has gathered."""
         for kind, waiting in (
             ("insert", self._inserts),
             ("update", self._updates),
@@ -241,9 +242,9 @@ def _projected(group: SettledGroup, table: TableState) -> SettledGroup:
 
 
 def _apply(table: TableState, kind: str, gathered: _Gathered) -> None:
-    """Apply gathered rows of one kind to memory, without rows that are in files already (R1).
+    """Apply gathered rows of one kind to memory, without rows that are in files already.
 
-    Raises: CorruptionError.
+    kind: "insert", "update" or "delete". Raises: CorruptionError.
     """
     batch = pa.Table.from_batches([group.batch for group in gathered.groups]).combine_chunks()
     tablet_ids = np.concatenate(

@@ -58,6 +58,6 @@ class Publisher:
                 logger.warning("reader processes see the newest batches later: %s", error)
 
     def stop(self) -> None:
-        """Stop writing (PU2)."""
+        """Write no more records: the position record then belongs to the next writer."""
         with self._lock:
             self._stopped = True

@@ -14,8 +14,9 @@ tail, and holds no lock that a writer waits for.
 Invariants
     P1  A load has the steps above, in this order. The log is read only up to the published
         position, or to its last good record if there is no writer.
-    P3  If the position record or the log has a newer catalogue than the loaded one, that catalogue
-        is loaded first: a batch may be in new files (W6), and later log records may depend on them.
+    P3  If the position record or the log has a newer catalogue than the loaded one, the newer
+        catalogue is loaded first. A batch may be only in new files, and later log records may
+        depend on them.
     P4  The lease of a version is kept until this process has dropped its last root of that version,
         or the store is closed.
     P5  The published timestamp never goes back, even if the writer changes the catalogue during a
@@ -72,7 +73,10 @@ _LOADS_MAX: Final = 20
 
 
 class ReaderStore:
-    """A read-only view that follows the writer. Create it with `open`, end it with `close`."""
+    """A store that is opened only for reading: it follows the writer's commits.
+
+    Create it with `open`, end it with `close`.
+    """
 
     read_only: Final = True
 
@@ -105,9 +109,9 @@ class ReaderStore:
     ) -> Self:
         """Open the store at `path` for reading.
 
-        replay_limit_bytes: the memory limit for unflushed rows (P7); default: `memory_limit_bytes`.
+        replay_limit_bytes: the memory limit for unflushed rows; default: `memory_limit_bytes`.
         limits: the writer's limits, for a process that prepares writes.
-        Raises: StorageError if there is no store, or if the unflushed rows exceed the limit (P7);
+        Raises: StorageError if there is no store, or if the unflushed rows exceed the limit;
                 CorruptionError.
         """
         layout.require_store(env, path)
@@ -190,7 +194,7 @@ class ReaderStore:
         return read_position(self.env.files, layout.position_path(self.root_path))
 
     def _relieved(self, timestamp: int, report: ReplayReport) -> Root:
-        """Check the size of the replayed rows in memory (P7). The `Replayer` calls it as `relieve`.
+        """Check the memory that the replayed rows take. The `Replayer` calls it as `relieve`.
 
         Raises: StorageError if they exceed the limit.
         """
@@ -229,7 +233,7 @@ class ReaderStore:
             self._published = max(self._published, position.timestamp)
 
     def _batches(self, records: Iterable[Record]) -> Iterator[LogRecord]:
-        """Yield the batches up to a change of the catalogue that is not loaded yet (P3)."""
+        """Yield the batches in `records`, up to a change of the catalogue that is not loaded yet."""
         for record in records:
             if isinstance(record, LogRecord):
                 yield record
@@ -250,7 +254,7 @@ class ReaderStore:
     def view(self) -> tuple[Root, int]:
         """Catch up with the writer. Return the newest root and the published timestamp.
 
-        Raises: StorageError if the unflushed rows exceed the memory limit (P7).
+        Raises: StorageError if the unflushed rows exceed the memory limit.
         """
         self.check_open()
         with self._lock:
@@ -268,7 +272,7 @@ class ReaderStore:
             return self._root, self._published
 
     def _followed(self, position: PositionRecord | None) -> bool:
-        """Replay the new part of the log. Return False if a load is necessary (P8)."""
+        """Replay the new part of the log. Return False if the catalogue must be loaded again."""
         # After an interruption, records may be lost between the file and memory. Then the next view
         # loads again.
         self._loaded = False
@@ -282,18 +286,18 @@ class ReaderStore:
         return self._lease is not None or not self._is_behind(self._position())
 
     def look(self) -> tuple[Root, CatalogState, LogPosition]:
-        """Catch up. Return the root, its catalogue, and the position in the log."""
+        """Catch up with the writer. Return the root, its catalogue, and the position in the log."""
         self.view()
         with self._lock:
             return self._root, self._state, self._log.position
 
     def messages(self) -> Mapping[int, CommitMessage]:
-        """Return the commit messages by timestamp: all that the last `view` can see, or more."""
+        """Return the commit messages by timestamp, at least those of the last `view`'s batches."""
         with self._lock:
             return {**self._state.messages, **self._replayer.report.messages}
 
     def tags(self) -> Mapping[str, TagEntry]:
-        """Catch up, and return the tags by name."""
+        """Catch up with the writer, and return the tags by name."""
         self.view()
         return self._state.tags
 

@@ -1,18 +1,18 @@
 """Clones a table: creates a table whose rowsets refer to the same files, which never change.
 
     1  without a lock                      flush most of the source's memory
-    2  under flush lock and commit lock    flush the rows that came since 1, so that all rows are in
-                                           files; commit one change of the catalogue: new tablets,
-                                           new rowsets, the same paths
+    2  under flush lock and commit lock    flush the rows that came during step 1, so that all rows
+                                           are in files; commit one change of the catalogue: new
+                                           tablets and new rowsets with the paths of the old files
     3  only for a clone of an earlier      restore the new table to that moment without a lock; then
        moment                              give it its name
 
-Later changes of one table do not affect the other. A compaction of one table drops only its own
-entries of a file. The file becomes garbage when no entry names it (`CatalogState.shared`).
+Later changes of one table do not affect the other. A compaction of one table drops only this
+table's entries of a file. The file becomes garbage when no entry of any table names it.
 
 Invariants
     K1  The clone has the rows that the source has at the moment of the change in step 2. This
-        moment is after the begin of the call.
+        moment is after the call began.
     K2  The clone has no history: it cannot be read at moments before it was complete
         (`TableEntry.rewritten`).
     K3  A clone of an earlier moment has a name that marks it as unfinished until it is complete. After
@@ -51,8 +51,8 @@ def clone_table(store: Store, name: str, new_name: str, at: int | None, *, repla
 
     at:       the moment; None: now.
     replaces: drop the table that has the new name, in the same change.
-    Raises: TableNotFoundError, TableExistsError; HistoryExpiredError if the moment needs a range that was
-        removed; StorageError. Nothing is created then.
+    Raises: TableNotFoundError, TableExistsError; HistoryExpiredError if the moment needs a range
+            that was removed; StorageError. Nothing is created then.
     """
     source = store.root.table(name)
     _check_free(store, new_name, replaces)
@@ -75,8 +75,8 @@ def clone_table(store: Store, name: str, new_name: str, at: int | None, *, repla
 def _share(store: Store, table_id: int, name: str, at: int | None, *, replaces: bool = False) -> int:
     """Create a table that shares the files of the table `table_id`; return the new table's id.
 
-    at: a moment: share the tablets that existed then, with their history, so that the new table can
-        be restored to this moment. None: share the present tablets, without history.
+    at: None: share the present tablets, without history. A moment: share the tablets that existed
+        at that moment, with their history, so that the new table can be restored to the moment.
     """
     flush(store, _tablet_ids(store, table_id, at))
     with store.flush_lock, Uninterrupted(), store.commit_lock:
@@ -163,7 +163,7 @@ def _rowset(
 
 
 def _without_past(entry: TableEntry, created: int) -> TableEntry:
-    """Return the table's entry as that of a table without history before `created` (K2)."""
+    """Return the table's entry with a history that begins at `created`."""
     version = entry.schema.version
     return dataclasses.replace(
         entry,
@@ -179,7 +179,7 @@ def _without_past(entry: TableEntry, created: int) -> TableEntry:
 
 
 def _complete(store: Store, table_id: int, name: str, replaces: bool) -> None:
-    """Give a restored clone its name, and discard its history, in one change (K3)."""
+    """Give a restored clone its name, and discard its history, by one catalogue change."""
     with Uninterrupted(), store.commit_lock:
         store.check_writable()
         clone = store.root.tables[table_id]

@@ -3,22 +3,23 @@
 Both operations first write the rows of one moment as rowsets of new tablets, without a lock, so
 that others can read and write. Then:
 
-    copy_table     adds the new table by one transaction
-    repartition    writes the rows that changed since that moment into the new tablets, like a large
-                   batch; replaces the old tablets by one transaction; both under the flush lock and
-                   the commit lock
+    copy_table     adds the new table by one change of the catalogue
+    repartition    under the flush lock and the commit lock: writes the rows that changed since that
+                   moment into the new tablets, like a large batch; then replaces the old tablets by
+                   one change of the catalogue
 
 Invariants
     Y1  A catalogue change is the only commit point: before it nothing is visible, and a crash
-        leaves only orphan files (P3).
-    Y2  History is not copied. Moments before the transaction cannot be read
+        leaves only orphan files, which the next open removes.
+    Y2  History is not copied. Moments before the catalogue change cannot be read
         (`TableEntry.rewritten`).
-    Y3  At the moment of the transaction the table has the same rows before and after its
+    Y3  At the moment of the catalogue change the table has the same rows before and after its
         repartition.
 
-Memory: rows that are not yet enough for a rowset, at most a quarter of the store's `memory_limit`;
-for a repartition also the rows that changed while it ran. Simplification: one thread reads and
-writes.
+Memory: rows that wait until there are enough for a rowset, at most a quarter of the store's
+`memory_limit`. A repartition also holds the rows that changed while it ran. Simplification: one
+thread reads and writes.
+
 Source: docs/how-to/changing-a-table.md. Kudu has no such operation; its users copy with Spark.
 """
 
@@ -79,8 +80,9 @@ def copy_table(
     """Create the table `name` with the rows that `source` has at `snapshot`, in its schema.
 
     root: the root of `source`, which keeps the source's files during the copy.
+    partition_schema, partitions: how the new table is partitioned, and its partitions.
     Raises: TableExistsError; NoPartitionError if no partition covers a row; StorageError. Nothing
-        is created then (Y1).
+            is created then.
     """
     if name in store.root.by_name:
         raise name_in_use(name)
@@ -119,11 +121,12 @@ def repartition(
     *,
     phase: Phase = no_phase,
 ) -> None:
-    """Replace the table's partitions at one moment (Y3). Others can read and write it during the call.
+    """Replace the table's partitions by new ones. Others can read and write the table meanwhile.
 
+    partition_schema, partitions: how the table is partitioned afterwards, and its partitions.
     phase:  for tests: called with "copied" before the locks are taken.
     Raises: NoPartitionError if no partition covers a row; InvalidArgumentError if the table was
-        altered during the call; TableNotFoundError; StorageError. Nothing changes then (Y1).
+            altered during the call; TableNotFoundError; StorageError. Nothing changes then.
     """
     root, snapshot = store.view()
     source = root.tables.get(table_id)
@@ -144,7 +147,7 @@ def repartition(
 
 
 def _swap(store: Store, source: TableState, target: TableState, snapshot: int, written: list[str]) -> None:
-    """Add the changes since the snapshot to `target`, and put its tablets in place of the table's.
+    """Add the changes since the snapshot to `target`; replace the tablets of `source` by its tablets.
 
     Call it under the flush lock and the commit lock.
     """
@@ -184,7 +187,7 @@ def _swap(store: Store, source: TableState, target: TableState, snapshot: int, w
 
 
 def _check_no_tags(store: Store, entry: TableEntry) -> None:
-    """Check that no tag keeps history of the table, which a repartition would remove.
+    """Check that no tag keeps history of the table. A repartition would remove this history.
 
     Raises: InvalidArgumentError.
     """
@@ -197,7 +200,7 @@ def _check_no_tags(store: Store, entry: TableEntry) -> None:
 
 
 def _operations(now: TableState, target: TableState, since: int, until: int) -> list[PreparedOperation]:
-    """Return the changes of the table in (since, until] as upserts and deletes for `target`.
+    """Return the changes of the table after `since`, up to `until`, as upserts and deletes for `target`.
 
     Raises: HistoryExpiredError if the table's history does not reach back to `since`.
     """
@@ -300,10 +303,9 @@ class _Writer:
             self._write(ordinal)
 
     def _is_full(self, ordinal: int) -> bool:
-        """Return whether the waiting rows are enough for a rowset.
+        """Return whether the tablet's waiting rows are enough for a rowset of the target size on disk.
 
-        How many bytes in memory make a rowset of the target size on disk is estimated once, from
-        the first rows that wait.
+        The first waiting rows are a sample: they show once how many bytes in memory this takes.
         """
         held, rowset_bytes = self._bytes[ordinal], self._store.options.rowset_target_bytes
         if held < rowset_bytes:
@@ -340,7 +342,7 @@ class _Writer:
 
 
 def _of_table(target: TableState, entry: TableEntry, created: int, auto_id: int = 0) -> TableState:
-    """Return the target table with its final entry, and with tablets created at `created`.
+    """Return `target` with the final entry of its table, and with tablets created at `created`.
 
     auto_id: the greatest value of `auto_incrementing_id` in the source; new ids must be greater.
     """

@@ -8,9 +8,9 @@ Under the commit lock:
 
 Invariants
     C1  The table appears with all its rows at the moment at which the replaced table disappears.
-        Before the change nothing is visible, and the next open removes files left by a crash (P3).
-    C2  The table's ids are new, so no log record of an earlier table with its name can be replayed into
-        it (R1).
+        Before the change nothing is visible, and the next open removes files left by a crash.
+    C2  The ids of the table and its tablets are new. So no log record of an earlier table with the
+        same name can be replayed into the new table.
 
 Source: docs/design/writes-and-batches.md; docs/design/rules.md, P3 and R1.
 """
@@ -74,12 +74,12 @@ class NewTable:
 def create_table(
     store: Store, new: NewTable, rows: Sequence[Request] = (), *, replaces: bool = False
 ) -> None:
-    """Create a table at one moment (C1).
+    """Create a table at one moment, with its first rows if any.
 
     rows:     at most one request, with the first rows of the table.
     replaces: drop an existing table of this name.
     Raises: TableExistsError; WriteError or a subclass if a row cannot be inserted; StorageError.
-        Nothing changes then.
+            Nothing changes then.
     """
     bare = new.bare(store.options.limits)
     target = dataclasses.replace(
@@ -157,7 +157,7 @@ def _commit(
 def _parts(store: Store, request: Request) -> Iterator[Request]:
     """Divide a request with an Arrow table into parts that fit into memory.
 
-    A request with other data, such as rows from another process, stays one part.
+    A request with other data, such as rows from another process, is yielded as a whole.
     """
     if not isinstance(request.data, pa.Table):
         yield request

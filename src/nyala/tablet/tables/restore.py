@@ -10,13 +10,13 @@ Unchanged rows are not read, and rows that already have their old values again a
 batch is a write like any other: it has one timestamp, and earlier history stays readable.
 
 Invariants
-    U1  A scan at the batch's timestamp returns the same as a scan at `to`, in the current schema: a
-        column that was added since has its default in all restored rows, and a column that was
-        dropped since stays dropped.
+    U1  A scan at the batch's timestamp returns the same rows as a scan at `to`, in the current
+        schema. A column that was added since then has its default in all restored rows. A column
+        that was dropped since then stays dropped.
     U2  Rows that are equal at both moments get no record in the batch.
 
-Simplification: all rows of the batch are held in memory, as for any batch. A column is written for
-every updated row even if only some of the rows differ in it.
+Simplification: all rows of the batch are held in memory, as for any batch. If some updated rows
+differ in a column, the column is written for all updated rows.
 """
 
 from __future__ import annotations
@@ -90,10 +90,10 @@ def _sum(results: list[WriteResult], timestamp: int) -> WriteResult:
 
 
 def _operations(table: TableState, to: int, now: int) -> dict[str, pa.Table]:
-    """Return the operations that turn the state at `now` into that at `to`: their rows, by name.
+    """Return the operations that bring the table from its state at `now` back to its state at `to`.
 
-    The names are "delete", "update" and "insert". An operation without rows is left out, except for
-    "delete".
+    The result has the rows of each operation, by name: "delete", "update" and "insert". Only
+    "delete" may have no rows; other operations without rows are left out.
     """
     schema = table.schema
     keys = [column.name for column in schema.key_columns]
@@ -133,7 +133,7 @@ def _operations(table: TableState, to: int, now: int) -> dict[str, pa.Table]:
 def _differs(left: pa.Array, right: pa.Array) -> npt.NDArray[np.bool_]:
     """Return a mask of the rows whose values differ. Floats are compared by their bits.
 
-    So -0.0 and 0.0 differ, and a NaN is equal to the same NaN.
+    So -0.0 and 0.0 differ, and a NaN is equal to a NaN with the same bits.
     """
     if pa.types.is_floating(left.type):
         bits = pa.int64() if pa.types.is_float64(left.type) else pa.int32()

@@ -1,1 +1,4 @@
-"""The worker process for heavy compactions and flushes, and its messages; `nyala._worker` is its program."""
+"""The worker process for large compactions and flushes, and the messages to and from it.
+
+The worker process runs the program `nyala._worker`.
+"""

@@ -4,17 +4,18 @@
 child runs, it starts a child. A child ends after a minute without a job. A thread of the parent
 writes the child's output to the logger "nyala.worker".
 
-Why a process: a merge of millions of rows in the parent would slow down the user's threads, because
-it often holds Python's global interpreter lock.
+The reason for a process: a merge of millions of rows often holds Python's global interpreter lock.
+In the parent, it would slow down the user's threads.
 
 Invariants
-    J1  No job gets the answer of another job: the child is killed unless a job ended with an answer or
-        an error.
+    J1  No job gets the answer of another job. If a job ends without an answer or an error from the
+        child, the child is killed.
     J2  The parent waits for each child that it started, so no zombie process is left.
     J3  A child ends when its parent ends, because its socket closes. A forked copy of the parent
         closes its copy of the socket.
-    J4  The child does not use the parent's terminal and signals: its output goes to the log, it
-        has its own process group, and a dead child does not raise SIGPIPE in the parent.
+    J4  The child does not use the parent's terminal: its output goes to the log. It has its own
+        process group, so it does not get the parent's signals. A dead child does not raise SIGPIPE
+        in the parent.
 
 Threads: any. Cost: 0.03 s to start Python and import the handler, then 0.1 ms per job.
 Source: docs/design/compaction.md, which says why no pool of `concurrent.futures` is used.
@@ -77,11 +78,11 @@ class NoWorkerError(StorageError):
 
 
 class _ChildEnded(Exception):
-    """The child ended before it answered, or it sent bytes that are not a message."""
+    """Internal: the child ended before it answered, or it sent bytes that are not a message."""
 
 
 class Worker:
-    """Runs jobs in a child process, one at a time.
+    """Runs jobs in a child process, one at a time. Starts the process when a job needs it.
 
     command: the program to start instead of `nyala._worker`, for tests.
     """
@@ -196,9 +197,10 @@ class Worker:
         return self._child
 
     def _end_child(self, kind: str = "", reason: str = "") -> StorageError:
-        """End the child, if one was started. Return the error for the caller of the unanswered job.
+        """End the child, if one was started. Return the error for the caller of its unanswered job.
 
-        kind, reason: the job that it did not answer, and why it ends, for the error.
+        kind:   the kind of that job, for the error.
+        reason: why the child ends, for the error.
         """
         child, self._child = self._child, None
         ended = child.end() if child is not None else ""

@@ -1,4 +1,4 @@
-"""The messages between a worker process (the child) and its parent: JSON objects, one per line, over a socket.
+"""Messages between a worker process (the child) and its parent: lines of JSON over a socket.
 
     child to parent    {"answer": {"nyala": version}}      once, after its start
     parent to child    {"kind": …, "arguments": {…}}       a job, for the handler of this kind
@@ -39,7 +39,7 @@ _FIELDS: Final = ("path", "offset", "errno", "outcome", "applied", "_message")
 
 
 class JobFailedError(RuntimeError):
-    """A handler in the worker raised an exception other than `nyala.Error`, so there is a bug.
+    """A job failed in the worker by an unexpected error: anything but a `nyala.Error`, so a bug.
 
     A note of this exception has the worker's traceback.
     """
@@ -92,9 +92,9 @@ def decode_error(kind: str, found: dict[str, Any]) -> Error | JobFailedError:
 
 
 def placed(arguments: dict[str, Any], files: Files, root_path: str) -> dict[str, Any]:
-    """Return the arguments of a job, with the inode of the store's folder added.
+    """Return the arguments of a job, with the inode number of the store's folder added.
 
-    By the inode, `check_placed` in the worker checks that it opens the same folder.
+    In the worker, `check_placed` compares this number with the folder at the same path.
     """
     return {**arguments, "inode": list(files.inode(root_path))}
 

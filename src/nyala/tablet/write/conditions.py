@@ -4,9 +4,9 @@
     newest_by="seq"         a row is written only if its `seq` is greater than all earlier values
                             of `seq` for its key
 
-`choose` runs under the commit lock, before the batch is resolved. It reads the stored rows of the batch's keys,
-and leaves out the rows that fail the comparison; they are counted as ignored. If a batch has
-several rows with one key, the second row is compared with the result of the first.
+`choose` runs under the commit lock, before the batch is resolved. It reads the stored rows of the
+batch's keys, and leaves out the rows that fail the comparison; they are counted as ignored. If a
+batch has several rows with one key, the second row is compared with the result of the first.
 
 `newest_by` also compares with deleted rows. A delete stores its sequence (its value of `seq`) in
 the dead row. A delete of an unknown key stores a row that was never alive (a tombstone). So a late
