@@ -373,9 +373,9 @@ def _from_fixed(type: ColumnType, at: int, read: Callable[[int, str], npt.NDArra
 
 
 def _interleave(parts: Sequence[_Part], count: int) -> npt.NDArray[Any]:
-    """Return `count` NumPy records: the encoded keys, with one part for each field of a record.
+    """Return `count` NumPy records: the encoded keys, with one field for each of `parts`.
 
-    parts: unsigned integers, one per row; a record stores them big-endian.
+    parts: the type of the field, and its values: unsigned integers, one per record.
     """
     records = np.empty(count, dtype=[(f"f{i}", dtype) for i, (dtype, _) in enumerate(parts)])
     for i, (_, values) in enumerate(parts):
@@ -423,7 +423,7 @@ def _gather(
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.uint8]]:
     """Return (offsets, bytes) of a binary array with the values `data[starts[i]:stops[i]]`.
 
-    The ranges ascend and do not overlap.
+    The ranges ascend, and each is inside a different key.
     """
     offsets = np.zeros(len(starts) + 1, dtype=np.int64)
     np.cumsum(stops - starts, out=offsets[1:])

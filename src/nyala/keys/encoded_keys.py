@@ -308,11 +308,12 @@ class NumpyKeys(EncodedKeys):
     def _as_integers(
         self, probes: EncodedKeys
     ) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64]] | None:
-        """Return (these keys, the probes) as integers that compare like the keys; None if impossible.
+        """Return (these keys, the probes) as integers that compare like the keys; None: impossible.
 
         These keys must ascend. It is always possible for layout "int". For layout "fixed" these
-        keys and the probes must have the same head. Two or more probes must know it: the caller
-        must have called `prepare_slices` on them.
+        keys and the probes must have the same head. If there are several probes, their common head
+        must be
+        known: the caller must have called `prepare_slices` on them.
         """
         other = self._same(probes)
         if self.layout == "int":

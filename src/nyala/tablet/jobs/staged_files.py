@@ -265,7 +265,7 @@ def _read_file(env: Env, path: str) -> Iterator[pa.RecordBatch]:
 
 
 def _crc(path: str, body: bytes | pa.Buffer) -> int:
-    """Return the checksum of a staged file: the CRC-32C of `<key>/<name>` and of the file's content.
+    """Return the checksum of a staged file: the CRC-32C of its name (`<key>/<name>`) and content.
 
     Because it covers the name, a file in a wrong folder has a wrong checksum.
     """

@@ -147,7 +147,7 @@ def repartition(
 
 
 def _swap(store: Store, source: TableState, target: TableState, snapshot: int, written: list[str]) -> None:
-    """Add the changes since the snapshot to `target`; replace the tablets of `source` by its tablets.
+    """Add the changes since the snapshot to `target`, and replace the table's tablets by `target`'s.
 
     Call it under the flush lock and the commit lock.
     """
@@ -200,7 +200,7 @@ def _check_no_tags(store: Store, entry: TableEntry) -> None:
 
 
 def _operations(now: TableState, target: TableState, since: int, until: int) -> list[PreparedOperation]:
-    """Return the changes of the table after `since`, up to `until`, as upserts and deletes for `target`.
+    """Return the table's changes after `since`, up to `until`, as upserts and deletes for `target`.
 
     Raises: HistoryExpiredError if the table's history does not reach back to `since`.
     """
@@ -303,9 +303,10 @@ class _Writer:
             self._write(ordinal)
 
     def _is_full(self, ordinal: int) -> bool:
-        """Return whether the tablet's waiting rows are enough for a rowset of the target size on disk.
+        """Return whether the tablet's waiting rows are enough for a rowset of the target size.
 
-        The first waiting rows are a sample: they show once how many bytes in memory this takes.
+        The target size counts bytes on disk. How many bytes in memory this takes is estimated once,
+        from the first waiting rows.
         """
         held, rowset_bytes = self._bytes[ordinal], self._store.options.rowset_target_bytes
         if held < rowset_bytes:
