@@ -147,7 +147,7 @@ def repartition(
 
 
 def _swap(store: Store, source: TableState, target: TableState, snapshot: int, written: list[str]) -> None:
-    """Add the changes since the snapshot to `target`, and replace the table's tablets by `target`'s.
+    """Add the changes since the snapshot to `target`, and put its tablets in place of the table's.
 
     Call it under the flush lock and the commit lock.
     """
