@@ -75,7 +75,7 @@ def decode_frame(receive: Callable[[int], bytes], limit_bytes: int) -> tuple[dic
     fixed = receive(_FIXED.size)
     magic, text_length, count = _FIXED.unpack(fixed)
     if magic != MAGIC:
-        raise BrokenFrame(f"magic {magic!r}, expected {MAGIC!r}")
+        raise BrokenFrame(f"it begins with {magic!r}, expected {MAGIC!r}")
     if text_length > JSON_MAX_BYTES or count > ATTACHMENT_COUNT_MAX:
         raise BrokenFrame(f"{text_length} bytes of JSON and {count} attachments are too many")
     rest = receive(8 * count + _CRC.size)
@@ -104,7 +104,7 @@ def decode_frame(receive: Callable[[int], bytes], limit_bytes: int) -> tuple[dic
 def _check_crc(found: int, stored: bytes) -> None:
     (expected,) = _CRC.unpack(stored)
     if found != expected:
-        raise BrokenFrame(f"CRC-32C {found:#010x}, expected {expected:#010x}")
+        raise BrokenFrame(f"its checksum is {found:#010x}, expected {expected:#010x}")
 
 
 def encode_error(error: BaseException) -> tuple[dict[str, Any], list[bytes]]:

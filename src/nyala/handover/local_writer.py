@@ -84,7 +84,7 @@ class TableDraft:
 
 @dataclass(frozen=True)
 class SeenTable:
-    """Identifies the state of a table for which another process computed a write."""
+    """Identifies the state of a table on which another process based a write."""
 
     table_id: int
     schema_version: int

@@ -150,7 +150,7 @@ def open_env(objects: Objects, cache_dir: str | None = None, cache_bytes: int | 
 def address_of(env: Env, path: str) -> Address:
     """Return the address of the store at `path`, which this process has opened with `env`.
 
-    `Address.env` uses the credentials of `env` from now on, in this process.
+    From now on, `env` of this address has the credentials of the given `env`, in this process.
     """
     if not isinstance(env.files, RemoteFiles):
         return Address(path)

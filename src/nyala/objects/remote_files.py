@@ -145,7 +145,7 @@ class RemoteFiles:
         self.objects.put(self._key(path), data)
 
     def link(self, old: str, new: str) -> bool:
-        """Copy the object inside the bucket, because an object has only one name.
+        """Copy the object inside the bucket, because an object has only one name. Return True.
 
         If the bucket does not answer, the copy is repeated, because an error would end a long job.
         """

@@ -107,9 +107,9 @@ def plain_errors() -> Iterator[None]:
     Raises
     ------
     Error
-        The error of the worker, with its class (`DuplicateKeyError`, …). Also if the workers'
-        Python has no Nyala or another version; the message then says how to make Spark use this
-        program's Python.
+        The error of the worker, with its class (`DuplicateKeyError`, …). If the workers' Python
+        lacks Nyala or has another version, the message says how to make Spark use this program's
+        Python.
     InvalidArgumentError
         `df.write` has no `.mode(…)`. Spark's own message would suggest `overwrite`, which replaces all rows.
 

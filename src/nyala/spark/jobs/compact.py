@@ -55,8 +55,8 @@ def compact(spark: SparkSession, table: Table) -> dict[str, Any]:
     -------
     dict
         `compactions` and `rowsets_rewritten`; `bytes_before` and `bytes_after`, the sizes of the
-        replaced and of the new files; `rowsets_left_out`, the rowsets that were skipped because
-        running upserts may still change them. The log names these upserts.
+        replaced and of the new files; `rowsets_left_out`, the number of rowsets that were skipped
+        because running upserts may still change them. The log names these upserts.
 
     Raises
     ------

@@ -229,7 +229,7 @@ class NyalaReader(DataSourceReader):
     def __init__(
         self, options: ReadOptions, schema: StructType, timestamp: int | None, cores: int | None = None
     ) -> None:
-        """cores: the session's number of cores, None if unknown."""
+        """timestamp: the snapshot to read; None: the option `at`. cores: of the session; None: unknown."""
         self._options = options
         self._schema = schema
         self._timestamp = timestamp

@@ -234,7 +234,10 @@ def _as_number(term: PendingTerm) -> str:
 
 
 def _with_value(term: PendingTerm, kind: str, value: Any) -> Predicate | None:
-    """Return the predicate with the value, or None (C3). kind: Spark's type of the value."""
+    """Return the term as a predicate, or None if the value does not suit the column (C3).
+
+    kind: Spark's type of the value.
+    """
     if value is None:
         return None
     if pa.types.is_timestamp(term.type):
