@@ -195,7 +195,7 @@ class WriteError(Error):
     """Rows of a batch failed, and nothing of the batch was written.
 
     `errors` is an Arrow table of the failed rows: row, operation, code, message, and the key columns.
-    It is None if another process reported the failure without the table. `applied`: see `Error`.
+    `errors` is None if another process reported only that rows failed. `applied`: see `Error`.
     """
 
     def __init__(self, message: str, errors: pa.Table | None = None, applied: int = 0) -> None:
@@ -305,7 +305,7 @@ class StorageError(Error, OSError):
 
 
 class FencedError(StorageError):
-    """Another process took over the store in a bucket, so this one is no longer its writer.
+    """Another process took over the store in a bucket, so this process is no longer the writer.
 
     The message names the other process. Nothing of the call was written, unless `outcome` is "unknown".
     """

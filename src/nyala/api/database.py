@@ -332,8 +332,8 @@ def check(
 class Database:
     """An open store, returned by `nyala.connect`. Thread-safe.
 
-    Close it with `close()`, or use it as a context manager. If a program loses its `Database`
-    without closing it, the next `connect` to the same store closes it.
+    Close it with `close()`, or use it as a context manager. If a program does neither, and drops all
+    references to the `Database`, the next `connect` to the same store closes it.
 
     Examples
     --------

@@ -99,7 +99,7 @@ class EngineScan:
         return token.planned_rows(table, self._spec)
 
     def text_bytes(self) -> dict[str, float]:
-        """Return about how many bytes a value takes, for each text or binary column of the scan."""
+        """Return the estimated size of a value in bytes, for each text or binary column of the scan."""
         _, table = self.scan._take()
         return token.text_bytes(table, self._spec)
 
@@ -147,7 +147,7 @@ class EngineScan:
     def with_narrow_decimals(self) -> EngineScan:
         """Return the scan with decimals of up to 18 digits in 4 or 8 bytes, as they are stored.
 
-        A column for which the scan already has another type keeps it.
+        A column that the scan already reads in another type keeps that type.
         """
         narrow = {
             column.name: type

@@ -349,12 +349,13 @@ def _read_table(table: pa.Table, positions: np.ndarray, schema: Schema, format: 
 def _columns_of_envelopes(
     table: pa.Table, numbers: np.ndarray, deletes: np.ndarray, schema: Schema, format: EventFormat
 ) -> tuple[pa.Table, np.ndarray, np.ndarray, dict[str, Any]]:
-    """Return (table, numbers, deletes, columns) of envelopes, with two rows for a changed key.
+    """Return (table, numbers, deletes, columns) of envelopes, with one entry per row to write or delete.
 
     An event that changes the key gives two rows: the first deletes the old key, the second writes
-    the new row. The columns have the values of `after`, but in deleted rows the key of `before`.
+    the new row. `columns` has the values of `after`, but in deleted rows the key of `before`.
 
-    table:   the events, one row each. numbers: the position of each event.
+    table:   the events, one row each.
+    numbers: the position of each event.
     deletes: whether each event deletes its row.
     """
     _require_images(table, deletes, numbers)

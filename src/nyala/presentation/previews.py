@@ -22,8 +22,8 @@ def without_errors(show: Callable[[_Object], str]) -> Callable[[_Object], str]:
     """Decorate a `__repr__` that reads rows, so that it works for a closed store or a dropped
     table.
 
-    It then returns the message of the error, and debuggers and logs do not fail. It still raises
-    `CorruptionError`.
+    The method then returns the error's message, so that debuggers and logs do not fail. Only
+    `CorruptionError` is still raised.
     """
 
     @functools.wraps(show)

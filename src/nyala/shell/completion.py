@@ -81,7 +81,7 @@ def _dot_candidates(line: str, catalogue: Callable[[], Catalogue]) -> tuple[str,
 
 
 def _table_of(name: str, text: str, tables: Catalogue) -> str:
-    """Return the table that `name` means in the statement: a table's name or an alias. Or return ""."""
+    """Return the table that `name`, a table's name or an alias, means in the statement; otherwise ""."""
     if name in tables:
         return name
     found = tokens(text)

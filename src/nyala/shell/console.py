@@ -32,8 +32,8 @@ ROWS_SHOWN: Final = 40
 class Settings:
     """The settings that dot commands change.
 
-    rows: how many rows of a result a terminal shows, None: all; at: the moment that SELECT reads,
-    None: now.
+    rows: how many rows of a result a terminal shows; None: all.
+    at: the moment that SELECT reads; None: now.
     """
 
     mode: str = "table"

@@ -108,7 +108,7 @@ class Context:
                 objects = {**objects, name: data}
 
     def parameters_of(self, text: str) -> dict[str, Any]:
-        """Return the parameters that the text names."""
+        """Return the values of the parameters that the text names, by name."""
         if not self.parameters:
             return {}
         named = {token.text[1:] for token in parameters(tokens(text))}
@@ -128,7 +128,7 @@ class Context:
 def with_numbered_parameters(text: str, found: Sequence[Token]) -> str:
     """Return the text with `$1`, `$2`, … in place of `?`, so that each clause names its parameters.
 
-    Raises: InvalidArgumentError for a text with `?` and `$name`.
+    Raises: InvalidArgumentError for a text with both `?` and `$name`.
     """
     given = list(parameters(found))
     marks = [token for token in given if token.text == "?"]

@@ -245,8 +245,8 @@ def replaced(text: str, edits: Iterable[tuple[int, int, str]]) -> str:
 def split_statements(text: str) -> list[str]:
     """Return the statements of the text, without empty ones.
 
-    Before each statement are line breaks, as many as precede it in the text. So errors name the
-    lines of the text.
+    A statement begins with as many line breaks as the text has before it. So errors name the lines
+    of the text.
     """
     spans, begin, depth = [], -1, 0
     for token in tokens(text):

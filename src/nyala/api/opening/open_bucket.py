@@ -30,8 +30,9 @@ def open_bucket_for_writing(
 ) -> Handle:
     """Return a handle of the store, and open the store unless this process has it open.
 
-    Raises: LockedError if another process seems to be the writer, unless `take_over`; as
-        `Store.open_in_bucket`; InvalidArgumentError if the store is open with other options.
+    Raises: LockedError if another process seems to be the writer, unless `take_over`;
+        InvalidArgumentError if the store is open with other options; the errors of
+        `Store.open_in_bucket`.
     """
 
     def open_new() -> Store:

@@ -134,7 +134,10 @@ class Handle:
         return self._closed or self.opened.store.closed
 
     def check_open(self) -> None:
-        """Raises: StorageError when this handle or the store was closed, or in a forked child (O3, O4)."""
+        """Check that this handle and its store are open, and were opened by this process (O3, O4).
+
+        Raises: StorageError.
+        """
         if self._lost:
             raise StorageError(
                 f"another process has written to the store {self.root_path!r}, so this Database had to open it again: "
@@ -172,7 +175,7 @@ class Handle:
 
 
 class Handles(Alive[Handle]):
-    """The handles of one `OpenStore`. Its threads refer to this object, and not to the `OpenStore`."""
+    """The handles of one `OpenStore`. The store's threads refer to this object, not to the `OpenStore`."""
 
     def expire_scans(self) -> None:
         """Release the files of scans that nobody has read for 15 minutes."""

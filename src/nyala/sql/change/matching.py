@@ -128,7 +128,7 @@ def _rows_of_sources(
 ) -> pa.Table | None:
     """Look up the target's rows by the keys that the sources contain.
 
-    None if WHERE does not equate each key column with a source's column, or the keys are too many.
+    None if WHERE does not equate each key column with a source's column, or there are too many keys.
     """
     matched = key_terms(target, where)
     if matched is None or statement.hides(target) or target.alias.lower() in _names(tokens(others)):
@@ -264,7 +264,7 @@ def _with_keys(target: Target, rows: pa.Table) -> pa.Table | None:
 def as_key(values: pa.ChunkedArray, column: ColumnSchema) -> pa.ChunkedArray | None:
     """Return the values in the key column's type, with NULL for values that this type cannot hold.
 
-    None: SQL compares values of these two types in another way, for example as floating-point numbers.
+    None: SQL compares values of these two types as a third type, such as floating-point numbers.
     """
     kind, given = column.type, values.type
     if kind.is_text:

@@ -111,8 +111,8 @@ class _Merge(LazyValues):
     def _decide(self, kind: Kind) -> pa.Table:
         """Return which clause takes each row of a kind: the first one whose condition is true.
 
-        The columns of the result are the keys of the table's rows, the numbers of the source's
-        rows, and the numbers of the clauses.
+        The result has the key of the table's row, the number of the source's row, and the number of
+        the clause.
         """
         unused = self.statement.unused
         listed = []

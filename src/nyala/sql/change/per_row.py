@@ -19,7 +19,7 @@ def check_one_value(expression: str, what: str, *, is_list: bool = False) -> Non
     """Check that an expression does not return several values, as unnest does. Raises: InvalidArgumentError.
 
     what: the name of the expression in the error, such as "SET v".
-    is_list: this is a list of expressions, in which COLUMNS(…) is allowed.
+    is_list: `expression` is a list of expressions, in which COLUMNS(…) is allowed.
     """
     for _, token, after in with_neighbours(_without_queries(tokens(expression))):
         name = token.name.lower() if token.is_identifier and after.text == "(" else ""

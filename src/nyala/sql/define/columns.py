@@ -269,7 +269,7 @@ def _invalid(connection: Any, items: Sequence[str], error: Exception) -> str:
 def _without_storage(
     reader: TokenReader, name: str, storage: dict[str, dict[str, Any]], lengths: dict[str, str]
 ) -> str:
-    """Return the column's text without Kudu's words, and add these to `storage`.
+    """Return the column's text without Kudu's words, and add these words to `storage`.
 
     lengths: receives the length of VARCHAR(n), which DuckDB ignores.
     """

@@ -47,7 +47,7 @@ class LeftCursors:
         """Close the cursor when `user` no longer exists, or soon after.
 
         Returns an empty list, to which the caller appends the streams that the cursor makes. The
-        list keeps them until the cursor is closed, because closing a stream waits, too.
+        list keeps them until the cursor is closed, because closing a stream also waits for threads.
         """
         made: list[Any] = []
         weakref.finalize(user, self._close_or_leave, cursor, made)

@@ -241,7 +241,7 @@ class _Run:
         session = Session(bound.connection)
         session.tables = [duckdb_table(source) for source in self.sources]
         for name, table, source in zip(bound.scans, session.tables, self.sources, strict=True):
-            with source.planning.apart():
+            with source.planning.uncounted():
                 self._do(partial(session.cursor.register, name, table))
         for name, given in bound.objects.items():
             self._do(partial(session.cursor.register, name, given))

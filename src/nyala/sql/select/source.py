@@ -84,7 +84,7 @@ class Planning:
         self.matching = 1.0  # the share of the rows that is reported to DuckDB as the row count
 
     @contextlib.contextmanager
-    def apart(self) -> Iterator[None]:
+    def uncounted(self) -> Iterator[None]:
         """Do not count DuckDB's requests for the row count inside the `with` block.
 
         Outside, each request is counted as one use of the table in the statement. Registering a
@@ -188,12 +188,12 @@ class ScanSource:
         return max(1, int(self.scan.rows_held() * self.planning.matching))
 
     def offered(self, predicate: Node) -> bool:
-        """Decide whether the scan applies a predicate that DuckDB offers.
+        """Return whether the scan applies a predicate that DuckDB offers.
 
-        The scan applies it if it then reads or returns far fewer rows. Otherwise DuckDB applies it,
-        which is faster, because the scan would copy the matching rows. DuckDB also estimates joins
-        better then. If a range partition was removed since the scan's moment, the scan applies every
-        predicate that it can, because it must exclude the removed rows.
+        The scan applies the predicate if this saves reading or returning many rows. Otherwise DuckDB
+        applies the predicate: it does so faster, and then also estimates joins better. If a range
+        partition was removed since the scan's moment, the scan applies every predicate that it can,
+        because it must exclude the removed rows.
         """
         accepted = self._accepts(predicate)
         if accepted:
@@ -275,7 +275,7 @@ class ScanSource:
                     yield listed
 
     def reader(self, columns: Sequence[str] | None, predicate: Node | None) -> pa.RecordBatchReader:
-        """Return the matching rows as a stream in bounded memory. Rows without a partner may be left out."""
+        """Return the matching rows as a stream in bounded memory. Rows without a join partner may be left out."""
         projection = self.schema.names if columns is None else columns
         try:
             terms = [*([] if predicate is None else [predicate]), *self._with_partners()]
