@@ -27,8 +27,8 @@ Invariants
     M7  A delta file is UNDO or REDO, and names its columns by id.
     M8  A rowset's key_min is not greater than its key_max.
     M9  Version, ids and timestamps are far below 2^63.
-    M10 A rowset has at most 2^20 rows per byte of its file: a block has at most 2^20 rows and at
-        least one byte.
+    M10 A rowset has at most 2^20 rows per byte of its file, because a block has at most 2^20 rows
+        and at least one byte.
     M11 Every file has an id of 32 hexadecimal digits, which its head and footers repeat.
     M12 The moments at which a table or tablet was dropped and undropped ascend, and none is before
         its creation.

@@ -130,8 +130,10 @@ def row_error(
 ) -> dict[str, Any]:
     """Return the error of a row, as in the JSON document of `nyala table load`.
 
-    row: the number in the file, counted from 1 without the header; cell: the text that cannot be
-    converted, or the rejected line. "line" is added later by `lines_of`.
+    row: the number in the file, counted from 1 without the header.
+    cell: the text that cannot be converted, or the rejected line.
+
+    The caller adds "line" later (`lines_of`).
     """
     return {
         "file": file.name, "row": row, "line": None, "code": code, "column": column, "cell": cell, "message": message,

@@ -111,8 +111,10 @@ def echo_list(
     """Print `document` with `--json`, otherwise its list `document[what]` as a table, with one row
     per element.
 
-    columns: for each heading, a function that returns the cell of an element; right: headings of
-    the columns that are aligned right. Returns whether a table was printed.
+    columns: for each heading, a function that returns the cell of an element.
+    right: headings of the columns that are aligned right.
+
+    Returns whether a table was printed.
     """
     if settings().json:
         echo_json(document)

@@ -25,8 +25,8 @@ The code runs in three kinds of processes:
     an executor's worker     reader.read, writer.write: one process per core, possibly on another
                              machine
 
-Nyala accepts no filters from Spark (`pushFilters`). Spark 4.3 and older apply a filter that is
-pushed for one use of a DataFrame to all its other uses, so rows are missing there. The option
+Nyala accepts no filters from Spark (`pushFilters`). In Spark 4.3 and older, a filter that is pushed
+for one use of a DataFrame also filters its other uses, where rows are then missing. The option
 `where` is safe.
 
 Source: docs/how-to/spark.md; docs/design/spark.md, "What Spark offers a Python data source".

@@ -120,9 +120,9 @@ def load(
     message
         A text of at most 1,000 characters about the commit; `table.commits()` shows it.
     tasks
-        The number of tasks that write. Default: one per tablet, but at most four per core; and no
-        tasks for a small DataFrame if this process is the store's writer, which then writes the
-        rows itself.
+        The number of tasks that write. Default: one per tablet, but at most four per core. If the
+        DataFrame is small and this process is the store's writer, the default is to write without
+        tasks.
     lease
         Seconds for which the job's files are kept if the driver dies. The job renews this lease.
 

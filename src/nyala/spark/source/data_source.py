@@ -175,8 +175,8 @@ class NyalaDataSource(DataSource):
     def _given(self) -> dict[str, str]:
         """Return the options of this statement, with names in lower case.
 
-        If they have no path, or the path of the default store, the options that
-        `nyala.spark.register` stored for the default store are added.
+        If the statement has no path, or the path of the default store, the options that
+        `nyala.spark.register` stored for this store are added.
         """
         given = plain_names(self.options)
         default = self.default_store

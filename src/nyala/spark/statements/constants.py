@@ -15,12 +15,12 @@ Invariants
         date functions. So two evaluations can differ only by the present moment. Text literals must
         begin with a digit, because 'now' and 'today' mean the present moment too.
     C2  The present moment is allowed only in comparisons with `>` and `>=`. The statement runs a
-        little later than Spark computes the value, and then its own value is greater, or smaller by
-        less than SLACK_US. The scan uses the value minus the slack, so it keeps every row that the
-        statement needs. (Example: one month before March 30th, 23:00 is February 29th, 23:00. One
-        month before March 31st, 1:00 is February 29th, 1:00, which is earlier.) An expression has
-        at most one calendar step (an interval in days, months or longer units), and applies no
-        function to its result.
+        little after Spark has computed the value. At that later moment the value is greater, or
+        smaller by less than SLACK_US. The scan uses the value minus the slack, so it keeps every
+        row that the statement needs. (Example: one month before March 30th, 23:00 is February 29th,
+        23:00. One month before March 31st, 1:00 is February 29th, 1:00, which is earlier.) An
+        expression has at most one calendar step (an interval in days, months or longer units), and
+        applies no function to its result.
     C3  The value has the type of the column, or a type that Spark converts to it exactly: a date
         for a timestamp, a text for a date or timestamp, a narrower number for a wider one.
 

@@ -140,8 +140,8 @@ def _value(node: Node, type: pa.DataType) -> Any:
     """Return the literal as a value of the column's type, or None if Spark might convert it
     differently.
 
-    Returns None for timestamps, because the meaning of their text depends on the time zone, and for
-    float, because Spark compares it as double.
+    Returns None for a timestamp, because the meaning of its text depends on the time zone. Returns
+    None for a float, because Spark compares it as double.
     """
     exp = sqlglot().exp
     node = node.unnest()
