@@ -67,7 +67,8 @@ class ColumnReader:
         self.cheap_type: Final = self._cheap_type()
         """The Arrow type that `decode` and `gather` produce at the lowest cost.
 
-        A dictionary if the column has one, a narrow decimal if its type has one, else `arrow`.
+        A dictionary type if the column has a dictionary. Otherwise `arrow`, except that a decimal
+        that is stored in 4 or 8 bytes has the type decimal32 or decimal64.
         """
 
     # -- what the footer says ------------------------------------------------------------------------------

@@ -28,7 +28,7 @@ def unreadable_keys(error: CorruptionError) -> KeysError:
 
 
 def wrong_file(expected: str, found: str, path: str, offset: int) -> CorruptionError:
-    """Return the error for an intact file with another id than the one in the catalogue."""
+    """Return the error for an intact file whose id differs from the id in the catalogue."""
     return CorruptionError(
         f"this is a different file: expected file id {expected}, found {found}; put the right file back, or "
         "restore a backup",

@@ -100,7 +100,7 @@ class Physical:
 
     @property
     def holds_integers(self) -> bool:
-        """Whether each value is a 64-bit integer. Dates, timestamps and narrow decimals are stored
+        """Whether each value is a 64-bit integer. Dates, timestamps and small decimals are stored
         as integers.
         """
         is_integer = self.type.is_integer or self.type.name in ("date", "timestamp", "decimal")
@@ -140,7 +140,7 @@ class Physical:
     ) -> pa.Array:
         """Return an Arrow array of type `arrow` over stored values of kind `fixed`.
 
-        Values are copied only if they are narrow decimals and become decimal128.
+        Values are copied only if they are decimals of 4 or 8 bytes and become decimal128.
 
         values: exactly `row_count` values; the caller has checked the size.
         """

@@ -264,7 +264,7 @@ class CFileReader:
         return data
 
     def read_buffer(self, offset: int, length: int) -> pa.Buffer:
-        """Return the same bytes as `read_exactly`, in memory of the pool of `cfile.memory`."""
+        """Return the same bytes as `read_exactly`, in a buffer from `cfile.memory`."""
         data = allocate(length)
         try:
             found = self._opened().read_into(offset, data)

@@ -75,9 +75,9 @@ class Env:
         return not self.files.is_remote
 
     def bound(self, folder: str) -> Env:
-        """Return an environment whose files are bound to a store's folder (`Files.bind`).
+        """Return an environment whose `files` are bound to a store's folder (`Files.bind`).
 
-        The caller must close its files.
+        The caller must close `files` of the result.
         """
         return replace(self, files=self.files.bind(folder))
 

@@ -16,10 +16,10 @@ Guarantees
         cannot be used any more. Its owner must open the file again and read it.
     F4  Data of `write_at` may be lost in a power cut until `sync_file` has returned. If a power cut
         follows a `write_at` without a sync, the file has the old or the new content.
-    F5  Files that are bound to a store's folder (`bind`) reach every path inside it through the
-        folder's descriptor. So they never touch another folder that was moved to the store's path.
-        Before each change they check that the path still leads to the store's folder, and that the
-        file given to `watch` is still in it. If not, they raise StorageError.
+    F5  A `Files` that is bound to a store's folder (`bind`) reaches every path inside it through the
+        folder's descriptor. So it never touches another folder that was moved to the store's path.
+        Before each change it checks that the path still leads to the store's folder, and that the
+        file given to `watch` is still in it. If not, it raises StorageError.
 
 A file that is open for reading must keep its path: its descriptor may be closed and opened again
 between two reads.
@@ -164,19 +164,19 @@ class Files(Protocol):
         ...
 
     def bind(self, folder: str) -> Files:
-        """Return files that are bound to this existing folder (F5). The caller must close them."""
+        """Return a `Files` that is bound to this existing folder (F5). The caller must close it."""
         ...
 
     def watch(self, path: str) -> None:
-        """For bound files: check before each later change that `path` is still the same file (F5)."""
+        """If bound: check before each later change that `path` is still the same file (F5)."""
         ...
 
     def check_bound(self) -> None:
-        """Raise StorageError if bound files would reject a change (F5). Cost: two system calls."""
+        """If bound: raise StorageError if a change would be rejected (F5). Cost: two system calls."""
         ...
 
     def close(self) -> None:
-        """For bound files: close every descriptor, also of files that are open for reading.
+        """If bound: close every descriptor, also of files that are open for reading.
 
         Later reads of these files raise StorageError. May be called twice.
         """

@@ -125,9 +125,9 @@ _CHECKS: Final = _Checks()
 
 
 class Cancellable:
-    """In the `with` block of this thread, `checkpoint` and `Interruptible` call `check`.
+    """Makes `checkpoint` and `Interruptible` call `check` in this thread, during a `with` block.
 
-    `check` may raise, and so ends the work of the block.
+    `check` may raise, to end the work of the block.
     """
 
     __slots__ = ("_before", "_check")

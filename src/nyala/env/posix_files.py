@@ -544,7 +544,7 @@ class PosixFiles:
     _vanished: Callable[[str], Error] | None = None
 
     def __init__(self, folder: _Folder | None = None, vanished: Callable[[str], Error] | None = None) -> None:
-        """folder: bind the files to this folder (F5). vanished: see `without_lease`."""
+        """folder: the folder to be bound to (F5). vanished: see `Files.without_lease`."""
         self._folder = folder
         self._vanished = vanished
 
@@ -574,7 +574,7 @@ class PosixFiles:
         return _location(self._folder, path)
 
     def _locate_for_change(self, path: str) -> _Location:
-        """Check that bound files may be changed (F5), and return the path's location."""
+        """If bound, check that a change is allowed (F5). Return the path's location."""
         if self._folder is not None:
             self._folder.check()
         return _location(self._folder, path)
@@ -804,7 +804,7 @@ class _UnsupportedFiles:
 
 
 def system_files() -> Files:
-    """Return the files of this machine. On Windows each of their operations raises StorageError."""
+    """Return the `Files` of this machine. On Windows each of its operations raises StorageError."""
     if os.name != "posix" or fcntl is None:
         return cast(Files, _UnsupportedFiles())
     return PosixFiles()

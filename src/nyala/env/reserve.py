@@ -65,7 +65,7 @@ class Reserve:
         self._uses = 0
 
     def bind(self, files: Files) -> None:
-        """From now on use these files, which are bound to the store's folder (`Files.bind`)."""
+        """From now on use `files`, which is bound to the store's folder (see `Files.bind`)."""
         self._files = files
 
     def _pieces(self) -> list[str]:
@@ -92,7 +92,7 @@ class Reserve:
             self.fill()
 
     def fill(self) -> bool:
-        """Allocate missing pieces, unless the reserve is in use. Return whether it is complete."""
+        """Allocate missing pieces, unless the reserve is in use. Return whether no piece is missing."""
         with self._lock:
             if self._uses:
                 return not self._missing

@@ -280,7 +280,7 @@ def _nullable(schema: Schema, column: ColumnSchema, wanted: Any) -> bool:
 
 
 def _column(schema: Schema, name: Any) -> ColumnSchema:
-    """Return the column. Raises: ColumnNotFoundError; SchemaError if `name` is not text."""
+    """Return the column `name`. Raises: ColumnNotFoundError; SchemaError if `name` is not text."""
     if not isinstance(name, str):
         raise SchemaError(f"column name {name!r} is not text; use a str, and one call per column")
     return schema.by_name(name)

@@ -421,8 +421,8 @@ class Schema(LazyValues):
     def from_json(text: str) -> Schema:
         """Read the text of `to_json`.
 
-        Raises: ValueError, TypeError or LookupError for any other text. It checks all rules of a
-        schema, because a damaged text may have a right checksum.
+        Raises: ValueError, TypeError or LookupError for any other text. All rules of a schema are
+        checked, because a damaged text may have a right checksum.
         """
         data = json.loads(text)
         numbers = [data[name] for name in ("key_count", "version", "next_column_id", "layout_version")]

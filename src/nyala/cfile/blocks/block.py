@@ -244,7 +244,7 @@ def decode_block(
 ) -> ColumnBlock:
     """Check the bytes of a block, and return the block as the cache keeps it (see `forms`).
 
-    form: the stored type of the column. Decimals of 4 or 8 bytes become Arrow's narrow decimals.
+    form: the stored type of the column. Decimals of 4 or 8 bytes become decimal32 or decimal64.
     first_ordinal, row_count: what the block's header must contain.
     dictionary: the column's dictionary, if it has one.
     path, offset: where the bytes were read, for errors.

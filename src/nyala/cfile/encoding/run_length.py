@@ -57,7 +57,7 @@ class _RunLengthEncoder(BlockEncoder):
 
 
 class RunLength(Encoding):
-    """The encoding for bool, integers, dates and timestamps with often equal adjacent values."""
+    """The encoding for bool, integers, dates and timestamps whose adjacent values are often equal."""
 
     code = format.ENCODING_RLE
     name = "rle"
@@ -78,7 +78,7 @@ class RunLength(Encoding):
         return format.RLE_HEADER
 
     def block(self, form: Physical, block: EncodedValues) -> ColumnBlock:
-        """Return the block as runs; decoded if the runs are so short that they take more memory."""
+        """Return the block as runs, or decoded if the runs would take more memory."""
         ends, values = _runs(form, block)
         runs = RunBlock(form, values.copy(), ends)
         row_bytes = 1 if form.kind == BITS else values.itemsize

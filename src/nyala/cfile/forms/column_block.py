@@ -89,7 +89,7 @@ class ColumnBlock(abc.ABC):
         """Return a copy of the block that owns all memory that it refers to."""
 
     def with_nulls(self, validity: Validity) -> ColumnBlock:
-        """Return a block with NULLs, which has the values of this block in the rows with a value."""
+        """Return a block of more rows: NULL where `validity` says so, elsewhere this block's values."""
         return NullableBlock(self, validity)
 
     def filter(self, predicate: BoundPredicate, lower: int, upper: int, among: Bools | None) -> Bools:
@@ -125,7 +125,7 @@ class ColumnBlock(abc.ABC):
 
 
 class ArrowBlock(ColumnBlock):
-    """A block kept as a decoded array. Decimals of 4 or 8 bytes have Arrow's narrow type."""
+    """A block kept as a decoded array. Decimals of 4 or 8 bytes are decimal32 or decimal64."""
 
     __slots__ = ("array", "null_count", "row_count")
 
@@ -225,7 +225,7 @@ class NullableBlock(ColumnBlock):
 def rows_in(mask: Bools) -> Rows:
     """Return the positions of the True values of a contiguous mask, as `np.flatnonzero` does.
 
-    The result is in memory of the pool of `cfile.memory`, which is faster than new memory.
+    The result uses memory from `cfile.memory`, which is faster than new memory.
     """
     out = scratch(np.int64, len(mask) + 1)
     return out[: kernels.mask_positions(mask.view(np.uint8), out)]

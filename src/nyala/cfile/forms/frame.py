@@ -197,7 +197,7 @@ class Frame:
 def output(form: Physical, rows: int) -> tuple[pa.Buffer, int]:
     """Allocate an Arrow buffer for `rows` decoded values. Return (buffer, bytes of one value).
 
-    The buffer is in memory of the pool of `cfile.memory`, which is faster than new memory.
+    The buffer is from `cfile.memory`, which is faster than new memory.
     """
     width = form.arrow_width_bytes
     return allocate(rows * width), width

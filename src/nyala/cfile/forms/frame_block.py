@@ -24,7 +24,7 @@ class FrameBlock(ColumnBlock):
     """A block of numbers in a frame of reference.
 
     form: the stored type of the column.
-    narrow: for decimals of 4 or 8 bytes, the form that decodes to Arrow's narrow decimals. For
+    narrow: for decimals of 4 or 8 bytes, the form that decodes to decimal32 or decimal64. For
     other types the same as `form`.
     """
 

@@ -52,9 +52,9 @@ class OutOfRangeError(SchemaError):
 def cast_value(value: Any, wanted: ColumnType, max_cell_bytes: int = MAX_CELL_BYTES) -> Any:
     """Cast `value` to a Python value of the column type `wanted`; None stays None.
 
-    A timestamp becomes a datetime in UTC, or an int of microseconds outside the years 1 to 9999. A
-    decimal becomes a Decimal with the column's scale. `nyala.schema.types.to_canonical` converts
-    the result to canonical form.
+    A timestamp becomes a datetime in UTC. Outside the years 1 to 9999 it becomes an int, the
+    microseconds since 1970. A decimal becomes a Decimal with the column's scale.
+    `nyala.schema.types.to_canonical` converts the result to canonical form.
     Raises: OutOfRangeError if the kind matches but the value does not fit, SchemaError if the kind
     does not match.
     """

@@ -637,7 +637,7 @@ def _read_column(name: str, values: Any) -> Any:
 def default_array(column: ColumnSchema, n: int, which: Literal["write", "read"] = "write") -> pa.Array:
     """Return an array of `n` copies of the column's default, or of NULL without a default.
 
-    which: "write": the default for an insert that omits the column. It must not be required.
+    which: "write": the default for an insert that omits the column, which must not be required.
            "read": the default for rows that are older than the column. If a NOT NULL column has no
            such default, it was dropped, and the result is NULL. Scans do not return it.
     """

@@ -131,7 +131,7 @@ class LongColumn:
         return self._with(self._rows[offset : offset + length], 0, length)
 
     def parts(self) -> Iterator[LongColumn]:
-        """Yield slices of at most `max_slice_bytes` of text. A longer text is a slice of one row."""
+        """Yield slices of at most `max_slice_bytes` of text. A row with more text is its own slice."""
         for lower, upper in slice_bounds(self._sizes_of(0, self._length), self._limits.max_slice_bytes):
             yield self.slice(lower, upper - lower)
 
@@ -159,9 +159,9 @@ class LongColumn:
         return values if len(back) == len(wanted) and _ascends(self._rows) else values.take(pa.array(back))
 
     def converted(self) -> tuple[pa.Array, list[Failure]]:
-        """Convert the text to one array of `type`, which is not a text type, but for instance date.
+        """Convert text to one array of `type`; also return the failed rows.
 
-        Also returns the failed rows. Not supported for a slice of a column.
+        For types that are not text, such as date. Not supported for a slice of a column.
         """
         values: list[pa.Array] = []
         failures = list(self._failures(values))

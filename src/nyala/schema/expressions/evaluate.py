@@ -128,7 +128,7 @@ class Bound(LazyValues):
     can_fail: bool = False  # whether `mask` may raise an error for the values of a row
 
     def mask(self, arrays: Arrays, n: int) -> Mask:
-        """Return a mask of the rows that are TRUE (E1)."""
+        """Return a mask of the rows in which the condition is TRUE (E1)."""
         raise NotImplementedError
 
     @property
@@ -228,9 +228,9 @@ class BoundCompare(_OneColumn):
         return true_mask(ARROW_COMPARE[self.op](array, self._scalar))
 
     def _compare_floats(self, values: npt.NDArray[Any]) -> Mask:
-        """Compare floats in the order of E3.
+        """Compare floats, with NaN equal to NaN and greater than all other values (E3).
 
-        For NumPy, NaN is neither less than, equal to nor greater than any value.
+        NumPy has another order: each comparison with NaN is False, except `!=`.
         """
         op, value = self.op, self.value
         mask: Mask
@@ -465,8 +465,8 @@ class BoundArrow(Bound):
 
 
 def _canonical(array: pa.Array) -> pa.Array:
-    """Return the array without dictionary, runs and narrow decimals, which pyarrow expressions do
-    not support.
+    """Return the array without dictionary, runs, decimal32 and decimal64, which pyarrow expressions
+    do not support.
     """
     array = decode_runs(array)
     if pa.types.is_dictionary(array.type):
@@ -587,8 +587,8 @@ class BoundRowIn(Bound):
 def mask_among(part: Bound, arrays: Arrays, n: int, among: Mask) -> Mask:
     """Return a mask of the rows of `among` in which `part` is TRUE.
 
-    Other rows are not evaluated if they might raise an error, or if `part` is costly and the rows
-    of `among` are few.
+    Other rows are False. They are not evaluated if they might raise an error, or if `part` is costly
+    and `among` has few rows.
     """
     left = int(np.count_nonzero(among))
     if left < n and (part.can_fail or (part.rank >= BoundLike.cost and left * _FEW_OF <= n)):

@@ -204,7 +204,7 @@ class RowIn(Node):
 
 @dataclass(frozen=True)
 class IsNull(Node):
-    """`part IS NULL`, or IS NOT NULL if `negated`. Never NULL itself."""
+    """`part IS NULL`, or IS NOT NULL if `negated`. The result is never NULL."""
 
     part: Node
     negated: bool = False
@@ -212,7 +212,7 @@ class IsNull(Node):
 
 @dataclass(frozen=True)
 class IsTrue(Node):
-    """`part IS TRUE`, or IS FALSE if `wanted` is False. Never NULL itself."""
+    """`part IS TRUE`, or IS FALSE if `wanted` is False. The result is never NULL."""
 
     part: Node
     wanted: bool = True

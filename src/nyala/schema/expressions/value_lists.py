@@ -185,7 +185,7 @@ def _numbers(type: ColumnType, array: pa.Array) -> npt.NDArray[Any] | None:
 
 
 def _iso_dates(array: pa.Array) -> pa.Array:
-    """Convert texts such as '2013-01-31' to dates; return the array unchanged if one has another
+    """Convert texts such as '2013-01-31' to dates; return the array unchanged if a text has another
     format.
     """
     return array.cast(pa.date32()) if pc.all(pc.match_substring_regex(array, _ISO_DATE)).as_py() else array

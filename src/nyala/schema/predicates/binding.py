@@ -328,7 +328,7 @@ def _arrow_columns(expression: pc.Expression, schema: Schema) -> tuple[str, ...]
     """Return the columns that an Arrow expression reads, in the order of the schema.
 
     Arrow has no function for this. So the expression is evaluated on empty tables, each without one
-    column.
+    column: if this fails, the expression reads the column.
     Raises: ColumnNotFoundError, InvalidArgumentError if Arrow cannot evaluate it on this schema.
     """
     empty = schema.arrow_schema().empty_table()
@@ -448,7 +448,8 @@ def _condition_of_rows(
 ) -> Bound:
     """Build the condition (a, b) IN rows, or NOT IN if `negated`.
 
-    If a and b are columns, each row is looked up in the list. Otherwise it is an OR of comparisons.
+    If a and b are columns, the condition looks up each row in the list. Otherwise it is an OR of
+    comparisons.
     """
     columns = [schema.by_name(part.name) for part in parts if isinstance(part, Column)]
     whole = [row for row in rows if None not in row]  # rows with NULL are never equal to another row

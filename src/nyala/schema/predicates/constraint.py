@@ -71,13 +71,13 @@ class Constraint(LazyValues):
 
     @staticmethod
     def one_of(values: Iterable[Any]) -> Constraint:
-        """Return the constraint that exactly these values satisfy, given in any order."""
+        """Return the constraint that exactly these values satisfy. They may have any order."""
         keyed = {order_key(value): value for value in values}
         return Constraint.of_ascending(tuple(keyed[key] for key in sorted(keyed)))
 
     @staticmethod
     def of_ascending(values: tuple[Any, ...], null: Nullness = "none") -> Constraint:
-        """Return the constraint that exactly these values satisfy, given in ascending order.
+        """Return the constraint that exactly these values satisfy. They must be ascending.
 
         null: "any" if NULL satisfies the constraint too.
         """
@@ -298,7 +298,7 @@ class Constraint(LazyValues):
 
 
 def _bounds_of(a: Constraint, b: Constraint, strict: bool) -> tuple[Any, bool, Any, bool]:
-    """Return the stricter or the looser bounds of two constraints.
+    """Return the stricter bounds of two constraints, or the looser ones if not `strict`.
 
     The result is (lower, lower_inclusive, upper, upper_inclusive).
     """
@@ -315,7 +315,8 @@ def _choose_bound(
     """Return one of two bounds, each given as (value, is inclusive). The value None means no bound.
 
     greater: return the bound with the greater value, otherwise the one with the lesser value.
-    strict:  if a bound is None or the values are equal, return the stricter bound.
+    strict:  if a bound is None or the values are equal, return the stricter bound, otherwise the
+             looser one.
     """
     if a[0] is None or b[0] is None:
         if not strict:
