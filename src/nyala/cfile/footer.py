@@ -358,12 +358,11 @@ class ColumnFooter(LazyValues):
 
 
 def sparse_key_rows_log2(encoding: Encoding, form: Physical) -> int:
-    """Return n if one encoded key per 2^n rows must be stored, because of this column of the key.
+    """Return n for a column of a composite key: one encoded key per 2^n rows must be stored.
 
-    encoding, form: describe a column of a composite key. Look-ups compute the keys that are not
-    stored from the key columns. 0 means that every key must be stored. For text, n is smaller than
-    for numbers, because keys with text take longer to compute (docs/design/keys-and-look-ups.md,
-    "Sparse keys").
+    encoding, form: how the column is stored. Look-ups compute the other keys from the key columns.
+    If n is 0, every key must be stored. For text, n is smaller than for numbers, because keys with
+    text take longer to compute (docs/design/keys-and-look-ups.md, "Sparse keys").
     """
     if form.kind == BYTES:
         return format.SPARSE_TEXT_KEY_ROWS_LOG2

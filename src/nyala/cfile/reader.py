@@ -277,7 +277,7 @@ class CFileReader:
         """Return `decode(data)`. Retry once if a local copy of a remote file may be damaged.
 
         data: bytes or a buffer that were read at `offset`. If they came from the local copy and
-        `decode` raises CorruptionError, they are fetched again.
+        `decode` raises CorruptionError, the bytes are fetched again.
         Raises: CorruptionError if the file itself is damaged.
         """
         try:

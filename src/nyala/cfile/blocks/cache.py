@@ -283,9 +283,9 @@ class Memo:
     ) -> _Made:
         """Return a value that one scan requests several times, for example once per split.
 
-        The value is cached until the scan's last request. If an earlier scan requested it too, it
-        stays in the cache after the last request. Threads that call at the same time may each
-        compute the value.
+        The value is cached until the scan's last request. If an earlier scan requested the same
+        value, it stays in the cache after the last request. Threads that call at the same time may
+        each compute the value.
 
         make: computes (value, its size in bytes). The value must not be None.
         is_last: whether this is the scan's last request.

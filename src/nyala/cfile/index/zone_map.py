@@ -35,7 +35,7 @@ from nyala.schema.predicates.constraint import Constraint
 
 @dataclass(frozen=True)
 class Zone:
-    """The bounds and counts of some values, usually of one block."""
+    """The bounds of some values, usually of one block, and their counts of rows and NULLs."""
 
     min: Any
     max: Any

@@ -238,7 +238,7 @@ def build_value(node: Node, schema: Schema) -> Value:
 
 
 def _compared_column(name: str, other: str, schema: Schema) -> ColumnSchema:
-    """Return the column `name` for a comparison of the names `name` and `other`.
+    """Return the column `name`, which a condition compares with the name `other`.
 
     If there is no column `name`, the user may have meant a text, a number or NULL. Then the error
     says how to write these.
