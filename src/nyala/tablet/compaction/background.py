@@ -3,16 +3,17 @@
 When files were added or removed (`store.changed`), or some time has passed, the background thread
 
     plans     computes the best plan of every tablet whose rowsets changed (`compaction.policy`)
-    chooses   takes the plan with the greatest gain; tablets with a delay are left out
-    checks    whether the disk has space for the plan's output, and some more
+    chooses   takes the plan with the greatest gain; tablets that failed a short time ago are left out
+    checks    whether the disk has enough space for the plan's output
     runs      small jobs in this thread, others in a worker process; one at a time, so that at most
               one core is busy
     repeats   these steps at once, until no plan is worth its cost
 
 Invariants
-    N1  While compactions are paused, none runs; `pause` returns after the running one has ended.
-    N2  After a failure the tablet is delayed, longer each time, so that a damaged file or a full disk
-        does not keep a core busy. Other tablets are compacted as usual.
+    N1  While compactions are paused, none runs. `pause` returns after the running compaction has
+        ended.
+    N2  After a failure the tablet is left out for some time, which doubles with each failure. So a
+        damaged file or a full disk does not keep a core busy. Other tablets are compacted as usual.
     N3  User calls wait only while the result of a compaction is installed. Computing plans and
         running jobs hold no lock.
 

@@ -10,7 +10,7 @@ A scan continues with the root with which it began. Writers wait only for the in
 depends on the number of late changes.
 
 Invariants
-    C1  Reads of every moment from the history mark on return the same before and after.
+    C1  A read of any readable moment returns the same rows before and after a compaction.
     C2  A merge's outputs have `deltas_durable` = S, which says that all changes up to S are in
         files. Later changes of the inputs are in memory and in the log. A replay of the log finds
         their rows in the outputs by key (rules R1 and R2).
@@ -383,7 +383,7 @@ class _Finished:
 
 
 def _finished(store: Store, started: _Started, output: Output) -> _Finished:
-    """Do everything for the install of a finished job that needs no commit lock."""
+    """Prepare the install of a finished job: do all steps that need no commit lock."""
     late, entries, job = None, [], started.job
     if isinstance(job, MergeJob):
         fresh = []
@@ -536,7 +536,7 @@ def _adopt_delta(
 
 
 class _LateChanges:
-    """Moves late changes to the outputs (`rowsets`) of a merge: its inputs got them while it ran."""
+    """Moves the changes that a merge's inputs got while it ran to its outputs (`rowsets`)."""
 
     def __init__(self, rowsets: Sequence[DiskRowSet]) -> None:
         self.rowsets = list(rowsets)
@@ -546,7 +546,7 @@ class _LateChanges:
         self._known: dict[int, tuple[Rowids, Rowids, Rowids]] = {}
 
     def look_up(self, inputs: Sequence[DiskRowSet]) -> None:
-        """Find the outputs' rows for the changed rows of the inputs, and remember their rowids.
+        """Find the row in the outputs for each changed row of the inputs, and remember its rowid.
 
         The first call needs no commit lock. The call under the lock then looks up only rows that
         were changed in between.

@@ -54,14 +54,13 @@ class Layouts:
         reservations: Reservations | None = None,
         schema: Schema | None = None,
     ) -> list[RowSetLayout]:
-        """Return the layouts of the tablet's rowsets.
+        """Return the measurements of the tablet's rowsets.
 
         cut:    history that only reads before this timestamp need counts as expired; 0: no history
                 counts as expired.
         reservations: rowsets that are reserved here are marked as not available; None: all are
                 available.
-        schema: the stored columns (`TableState.stored_schema`); None: all columns that ever
-                existed.
+        schema: the stored columns (`TableState.stored_schema`); None: all that ever existed.
 
         Cost: the first call reads a block of each text column of one rowset. Every call reads the
         liveness of rowsets with dead rows, if the rowset or the cut has changed.

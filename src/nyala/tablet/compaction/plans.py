@@ -38,8 +38,8 @@ class RowSetLayout:
                       that the base does not store.
     undo_files:       (bytes, records) of each file, oldest first.
     expired_rows:     rows that died before the mark. A rewrite drops them.
-    expired_undo_bytes: about how many bytes of UNDO only moments before the mark need, in expired
-                      and other files; rather too few than too many.
+    expired_undo_bytes: a lower bound of the bytes of UNDO that only moments before the mark need;
+                      it includes the expired files.
     expired_undo_files: the number of expired UNDO files: the oldest ones, which only moments before
                       the mark need.
     superseded_bytes: bytes of columns that a newer part replaces, or that were dropped before the
@@ -154,7 +154,7 @@ class MinorPlan:
 
 @dataclass(frozen=True)
 class ExpirePlan:
-    """Drop the `all_expired` rowsets, and the `expired_undo_files` oldest UNDO files of others."""
+    """Drop rowsets whose rows have all expired, and the expired UNDO files of other rowsets."""
 
     rowsets: tuple[int, ...]
     gain: float

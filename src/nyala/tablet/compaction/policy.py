@@ -1,8 +1,8 @@
 """Chooses the compaction of a tablet that saves the most reading for its cost.
 
-The functions are pure: they get the layouts of rowsets, and return plans. The picture shows the key
-range of each rowset of a tablet, from the smallest key on the left to the greatest on the right. A
-look-up of a key must search each rowset that is above it, here two:
+The functions are pure: they get measurements of rowsets (`RowSetLayout`), and return plans. The
+picture shows the key range of each rowset of a tablet, from the smallest key on the left to the
+greatest key on the right. A look-up must search each rowset whose range has the key: here two.
 
     ┌───────────── w: 8 MB, flushed just now ──────────────┐
     ┌──── a: 32 MB ────┐┌──── b: 32 MB ────┐┌─c─┐┌─d─┐┌─e──┐
@@ -28,11 +28,11 @@ Invariants
         must have at least 1/growth of the rowset's bytes: in its key range, or in the resulting
         rowset up to the target size. So a byte is rewritten only O(log(data / flush)) times. By
         Kudu's objective alone, each small flush would rewrite a full rowset in its key range.
-    Q2  Progress. Without new writes the work ends. Each merge lowers Σ width + OPEN_BYTES · (number of
-        rowsets) by its gain times its bytes. A rewrite removes garbage, a major compaction removes
-        REDO, and a minor compaction and an expiry remove files.
-    Q3  No plan contains a rowset that is not available. But such a rowset counts as data near its keys,
-        because a merge across it would not save reading.
+    Q2  Progress. Without new writes the work ends. Take the sum of all widths, plus OPEN_BYTES for
+        each rowset: each merge lowers it by its gain times its bytes. A rewrite removes garbage, a
+        major compaction removes REDO, and a minor compaction and an expiry remove files.
+    Q3  No plan contains a rowset that another compaction has reserved. But its data counts in the
+        widths of other rowsets, because a merge across it would not save reading.
     Q4  After `plan_full` no two rowsets overlap, none has REDO, and a second `plan_full` returns
         nothing.
 
@@ -165,8 +165,8 @@ def choose_major(
 ) -> MajorPlan | None:
     """Return the major delta compaction with the greatest gain for scans of the present.
 
-    Returns None if no column has enough REDO: see `_major_of`.
-    redo_ratio_min: the least share of a column's bytes or rows that makes a compaction worth it.
+    Returns None if no column is due.
+    redo_ratio_min: a column is due if REDO is at least this share of its bytes or of its rows.
     """
     plans = (_major_of(rowset, target_bytes, redo_ratio_min) for rowset in rowsets if rowset.available)
     return max((plan for plan in plans if plan), key=lambda plan: plan.gain, default=None)
@@ -181,6 +181,7 @@ def choose_minor(
     """Return the minor delta compaction with the greatest gain; None if no rowset has enough files.
 
     If a major delta compaction of all columns is due for a rowset, its REDO files are not merged.
+    redo_ratio_min: as in `choose_major`.
     """
     best: MinorPlan | None = None
     for rowset in rowsets:

@@ -192,7 +192,7 @@ def _round(
 def _freeze(
     store: Store, chosen: Collection[int] | None = None, rowset_ids: Collection[int] | None = None
 ) -> tuple[list[_FrozenTablet], int]:
-    """Freeze memory. Return the frozen memory of each tablet, and the timestamp F.
+    """Freeze memory. Return the frozen memory of each tablet, and the timestamp of the freeze.
 
     chosen:     the ids of the tablets to freeze; None: all.
     rowset_ids: freeze only the DeltaMemStores of these rowsets instead.
@@ -382,7 +382,7 @@ def _installed_tablet(
 def _adopted(
     store: Store, table: TableState, target: _NewRowSet, result: WrittenRowSet, change: CatalogChange
 ) -> DiskRowSet:
-    """Open the new rowset, and add the changes to its rows that the MemRowSet got after F.
+    """Open the new rowset, and add the changes that its MemRowSet got after it was frozen.
 
     change: gets the entries of the rowset and of its delta files.
     """

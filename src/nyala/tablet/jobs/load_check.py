@@ -188,7 +188,8 @@ def _check_changes(
     rowset = job.files[made.rowset_id].rowset
     if rowset.tablet_id != staged.tablet_id:
         raise InvalidArgumentError(
-            f"changes of rowset {made.rowset_id} are staged for tablet {staged.tablet_id}, which does not have it"
+            f"changes of rowset {made.rowset_id} are staged for tablet {staged.tablet_id}, which does not have "
+            "this rowset"
         )
     if re.fullmatch(rf".*-{made.rowset_id}-\d+\.redo", made.path) is None:
         raise _refused(made.path, f"changes of rowset {made.rowset_id}", "another rowset in its name")

@@ -147,7 +147,11 @@ class LoadCommit:
 
 @dataclass
 class _Part:
-    """One tablet's files to commit, and its outdated rows, which are resolved again."""
+    """One tablet's part of the commit: its files, and its outdated rows.
+
+    A row is outdated if its key was changed after the job's tasks read the table. Outdated rows are
+    resolved again.
+    """
 
     tablet: TabletState
     rowsets: list[WrittenRowSet]

@@ -104,7 +104,7 @@ def check_readable(entry: TableEntry, timestamp: int, published: int, now_us: in
         raise HistoryExpiredError(
             f"table {entry.name!r} cannot be read at {to_datetime(timestamp).isoformat()}: repartition(), "
             f"clone_table() or copy_table() rewrote it at {to_datetime(entry.rewritten).isoformat()} (timestamp "
-            f"{entry.rewritten}), and these keep no history{note}"
+            f"{entry.rewritten}), and these calls keep no history{note}"
         )
     if timestamp < oldest:
         discarded = oldest_readable(dataclasses.replace(entry, history_start=0), published, now_us) < oldest

@@ -270,7 +270,7 @@ def _stored(
 
 
 def _bound(schema: Schema, condition: When) -> BoundPredicate:
-    """Return the condition bound to a schema with the columns `new.…` and `old.…`."""
+    """Return the predicate of `when`, for rows with the columns `new.…` and `old.…` of this schema."""
     columns = [
         *(dataclasses.replace(column, name=NEW + column.name) for column in schema.columns),
         *(dataclasses.replace(column, name=OLD + column.name, nullable=True) for column in schema.columns),

@@ -5,7 +5,7 @@ write changed its keys after the snapshot. `check_unchanged` runs under the comm
 the keys in all rowsets, and searches for records that are newer than the snapshot. Dead rows count
 too, because a delete also is such a record.
 
-Requires: no history after the snapshot was discarded (`Store.pins`).
+Requires: the history after the snapshot was not discarded. `Store.pins` keeps it.
 Cost: rowsets without newer records are not searched.
 Source: docs/design/transactions.md.
 """
@@ -51,7 +51,8 @@ def check_unchanged(table: TableState, operations: Sequence[PreparedOperation], 
 def changed_after(table: TableState, keys: EncodedKeys, tablets: np.ndarray, since: int) -> np.ndarray:
     """Return a mask of the keys that were inserted, changed or deleted after `since`.
 
-    keys: in (tablet, key) order.
+    keys:    in (tablet, key) order.
+    tablets: the index of each key's tablet in `table.tablets`.
     """
     changed = np.zeros(len(keys), np.bool_)
     if not len(keys):
@@ -76,7 +77,7 @@ def _has_newer(rowset: AnyRowSet, since: int) -> bool:
 
 
 def _mark(changed: np.ndarray, rowset: AnyRowSet, keys: EncodedKeys, begin: int, since: int) -> None:
-    """Set the mask `changed` for the keys that have a record after `since` in this rowset.
+    """Set `changed` to True for each key that has a record after `since` in this rowset.
 
     begin: the index in `changed` of the first of these keys.
     """

@@ -228,9 +228,9 @@ def absent_before(timestamp: int, count: int) -> DeltaRun:
 
 
 def dead_at(timestamp: int, count: int) -> DeltaRun:
-    """Return the UNDO deltas of `count` tombstones: rows that end at `timestamp` as dead rows.
+    """Return the UNDO deltas of `count` tombstones: rows that are alive only at `timestamp` - 1.
 
-    They are alive only from `timestamp` - 1 to `timestamp`. No reader reads at that moment.
+    No reader reads at this moment, so no reader sees the rows.
     """
     return DeltaRun(
         kind="undo",
@@ -246,6 +246,8 @@ def redo_runs(
     """Yield the content of REDO files with changes of one rowset at one timestamp.
 
     There are several files if the text is too large for one Arrow array.
+    rowids:  the changed rows.
+    columns: their new values by column id.
     """
     for lower, upper in text_ranges(partial(most_text, columns), 0, len(rowids)):
         stamps = np.full(upper - lower, timestamp, np.int64)

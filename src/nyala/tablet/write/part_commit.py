@@ -71,7 +71,7 @@ def commit_in_parts(
     Raises: ConflictError, StorageError. Then nothing changed.
     """
     part_bytes = _part_bytes(store)
-    if not _divide(requests) or sum(map(_memory_of, requests)) < _PARTS_MIN * part_bytes:
+    if not _can_divide(requests) or sum(map(_memory_of, requests)) < _PARTS_MIN * part_bytes:
         return None
     counts = [OperationCounts() for _ in requests]
 
@@ -117,8 +117,8 @@ def _part_bytes(store: Store) -> int:
     return max(_PART_BYTES_MIN, store.options.memory_limit_bytes // 8)
 
 
-def _divide(requests: Sequence[Request]) -> bool:
-    """Whether the requests can be divided into parts: Arrow tables without conditions can."""
+def _can_divide(requests: Sequence[Request]) -> bool:
+    """Whether the requests can be divided into parts: only Arrow tables without conditions can."""
     return all(
         isinstance(request.data, pa.Table) and request.condition is None and request.numbers is None
         for request in requests

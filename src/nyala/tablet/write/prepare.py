@@ -494,7 +494,7 @@ def group_starts(keys: EncodedKeys) -> np.ndarray:
 
 
 def turns(sizes: np.ndarray) -> Iterator[np.ndarray]:
-    """Yield row positions in turns: the first row of each group, then each second row, and so on.
+    """Yield the positions of the first rows of all groups, then of all second rows, and so on.
 
     sizes: the number of rows of each group. Rows are sorted by group.
     """
