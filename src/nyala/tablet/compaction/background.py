@@ -3,7 +3,7 @@
 When files were added or removed (`store.changed`), or some time has passed, the background thread
 
     plans     computes the best plan of every tablet whose rowsets changed (`compaction.policy`)
-    chooses   takes the plan with the greatest gain; tablets that failed a short time ago are left out
+    chooses   takes the plan with the greatest gain; tablets with a recent failure are left out
     checks    whether the disk has enough space for the plan's output
     runs      small jobs in this thread, others in a worker process; one at a time, so that at most
               one core is busy

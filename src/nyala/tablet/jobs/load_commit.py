@@ -1,9 +1,12 @@
 """The commit of a load: adds the files of all tasks to their tablets by one catalogue change.
 
+S is the moment of the job's plan: its tasks read the table as of S. Idle rows are rows of the load
+that change nothing as of S.
+
 Under the flush lock and the commit lock (other writers wait, scans do not) the commit
 
     flushes   the tablets' memory, so that every live row is on disk (R4)
-    compares  the load with the keys of its tablets that changed in (S, now], from the change feed.
+    compares  the load with the keys of its tablets that changed after S, from the change feed.
               Staged rows with such keys, idle rows that now have an effect, and staged changes of
               rowsets that no longer exist are *outdated*. Usually no row is outdated.
     rewrites  files that have outdated rows, so that the new files have only the other rows;
@@ -164,9 +167,9 @@ def commit_load(store: Store, job: LoadCommit) -> WriteResult:
     """Commit a job, in the writer process. A repeated call returns the result of the first call.
 
     Raises: TableNotFoundError, SchemaError if the table was changed while the job ran; WriteError
-            if rows that were valid at S fail now, unless `job.collect`; HistoryExpiredError if the
-            job's lease ended and needed files were removed; as `check_staged`; StorageError,
-            CorruptionError. Nothing changes then.
+            if rows fail now that were valid for the job's tasks, unless `job.collect`;
+            HistoryExpiredError if the job's lease ended and needed files were removed; as
+            `check_staged`; StorageError, CorruptionError. Nothing changes then.
     """
     store.check_writable()
     if (earlier := find_committed(store, job.key)) is not None:
@@ -336,7 +339,8 @@ def _take_effective(
 ) -> None:
     """Find the idle rows that would change something now, and add them to `part.outdated`.
 
-    These are the rows whose key was live at S and is absent now, or was absent and is live now.
+    These are the rows whose key was live for the job's task and is absent now, or was absent and is
+    live now.
     changed: the changed keys; None: every key may have changed.
     """
     rowset = open_staged(store, table, made)

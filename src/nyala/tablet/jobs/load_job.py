@@ -194,11 +194,12 @@ class StagedDelta:
 
 @dataclass(frozen=True)
 class StagedTablet:
-    """The files that a task staged for one tablet, and the counts of its rows as of S.
+    """The files that a task staged for one tablet, and the counts of its rows.
 
+    Files and counts are right for the moment S of the job's plan.
     idle: files of the rows that change nothing as of S, such as updates of missing rows. These rows
-        are marked as dead, and their files are never committed. But if the key of such a row
-        changed after S, the commit resolves the row again.
+          are marked as dead, and their files are never committed. But if the key of such a row
+          changed after S, the commit resolves the row again.
     """
 
     tablet_id: int

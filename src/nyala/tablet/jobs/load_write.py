@@ -1,5 +1,7 @@
 """A task of a load: writes one tablet's rows, in key order, as files in the job's staging folder.
 
+S is the moment of the job's plan, t the timestamp of the job's commit.
+
     the rows of the tablet, by ascending key, are cut into chunks of about one rowset; for each chunk
       prepare     converts, checks and encodes the rows, as for any write
       resolve     decides the effect of each row, from the tablet's files as of S
@@ -10,8 +12,8 @@
 
 Memory: a chunk, and the tablet's deltas.
 
-The commit's timestamp t is not known yet, so the files do not contain it. The catalogue will give t
-to all records of the files. Until then their timestamp is `UNKNOWN`.
+The timestamp t is not known yet, so the files do not contain it. The catalogue will give t to all
+records of the files. Until then their timestamp is `UNKNOWN`.
 
 Invariants
     L1  Rowsets of one task do not overlap, and are in key order.

@@ -16,7 +16,7 @@ Invariants
         still exists, it is the right one. If the tablet does not exist, or its id is -1, the commit
         finds the tablet itself. A task writes -1 if the key cannot be converted, or if no range
         covers the key.
-    F3  The commit checks a file's content before it uses it: see
+    F3  The commit checks the tablet ids of a file before it uses them: see
         `tablet.write.prepare.routed_ordinals`.
 Source: docs/format/staging.md; docs/design/spark.md, "What Spark offers a Python data source".
 """

@@ -55,9 +55,10 @@ _UNITS_S: Final = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 
 
 def oldest_readable(entry: TableEntry, published: int, now_us: int) -> int:
-    """Return the oldest timestamp at which the table can be read: the mark, or the history start.
+    """Return the oldest timestamp at which the table can be read.
 
-    Returns 0 if every moment since the table's creation can be read.
+    This is the later of `mark` and `history_start`, or 0 if every moment since the table's creation
+    can be read.
     """
     mark = 0
     if entry.history_us is not None:

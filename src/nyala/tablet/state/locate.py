@@ -90,7 +90,8 @@ def locate(
     keys: in (tablet, key) order; equal keys may repeat.
     tablets: the index of each key's tablet in `table.tablets`.
     newer_than: only for the replay of the log: the timestamp of each key's logged change. Finds
-        only rows that were inserted before it, in rowsets whose files do not have the change yet.
+        only rows that were inserted before the change, in rowsets whose files do not have the
+        change yet.
     at: only for the private tables of a transaction. All rows in each tablet's `memory` must have
         been inserted at `at` or before. None: now.
     Cost: per touched tablet one look-up in memory, and one in each DiskRowSet whose key range has

@@ -12,9 +12,9 @@ difference.
 
 Invariants
     T1  At any timestamp, a key is live in at most one rowset of its tablet.
-    T2  Tablets are in the order of the partitions that `router` numbers. Tablets of dropped range
-        partitions are in `dropped`: they are not written, and only read at moments at which they
-        existed (`as_of`).
+    T2  Tablets are in the order in which `router` numbers the partitions. Tablets of dropped range
+        partitions are in `dropped`. They are not written, and are read only at moments at which
+        they existed (`as_of`).
     T3  A root never changes after it is installed.
     T4  A root can be read at `floor` or later; other reads raise an error. Before `floor`, rows
         that were purged or rewritten are missing.
