@@ -50,7 +50,7 @@ def restore_backup(
         For a backup in a bucket, as in `connect`. If `target` is a store in a bucket that also
         needs options, pass an open `Database`.
     progress
-        `True` prints progress. A function is called with two numbers of files: (done, total).
+        `True` prints progress. A function is called with (files done, files in total).
 
     Returns
     -------

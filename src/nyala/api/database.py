@@ -388,8 +388,8 @@ class Database:
         primary_key
             The names of the key columns, in the key's order. Default: none; see `unique`.
         partition_by
-            `nyala.hash_partition(…)` and at most one `nyala.range_partition(…)`. Default: one
-            tablet.
+            `nyala.hash_partition(…)`, `nyala.range_partition(…)`, or a list of such partitions with
+            at most one range partition. Default: one tablet.
         like
             A table, or its `description`. It supplies all arguments that are not given.
         unique
@@ -1134,7 +1134,7 @@ class Database:
         storage_options
             For a URL: as in `connect`.
         progress
-            `True` prints progress. A function is called with two numbers of tablets: (done, total).
+            `True` prints progress. A function is called with (tablets done, tablets in total).
 
         Returns
         -------

@@ -243,8 +243,8 @@ class WritableTable(ReadableTable):
         where, params
             As in `scan`. `where="TRUE"` deletes all rows.
         newest_by
-            A column that `keys` has besides the key, as in `upsert`. A row is deleted only if the
-            given value is greater than the row's; otherwise, and for a missing key, the delete
+            A column in `keys` besides the key columns, as in `upsert`. A row is deleted only if the
+            given value is greater than the row's value. Otherwise, and for a missing key, the delete
             counts as ignored. A later `upsert(newest_by=…)` with a smaller value is then ignored.
 
         Returns
@@ -371,8 +371,8 @@ class WritableTable(ReadableTable):
         columns
             The fields to write, or a dict from field to column. Default: all.
         units
-            The unit of times that are whole numbers, by column: `{"created": "ms"}`. Times are in
-            `s`, `ms`, `us` or `ns`, and dates in `d`, days since 1970.
+            For times that the events have as whole numbers: the unit of each column, such as
+            `{"created": "ms"}`. Units are `s`, `ms`, `us`, `ns`, and for dates `d` (days since 1970).
         operations
             Further values of the field `operation`, each with its meaning: `"upsert"`, `"delete"`
             or `"skip"`.

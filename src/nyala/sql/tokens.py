@@ -403,7 +403,10 @@ class TokenReader:
         return names
 
     def until(self, *stops: Sequence[str]) -> str:
-        """Read up to one of the keyword sequences, a closing bracket, or the end (K3). Returns the text."""
+        """Read up to one of the keyword sequences, a closing bracket, or the end. Returns the text.
+
+        Keywords inside of nested brackets do not end the text (K3).
+        """
         begin, end = self.here, self.here
         ends = _CLOSES.union(stop[0] for stop in stops)
         open_: list[str] = []  # the tokens that close the brackets and CASEs that are open

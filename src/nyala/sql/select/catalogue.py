@@ -43,7 +43,7 @@ _DESCRIBING: Final = frozenset(("DESCRIBE", "DESC", "SHOW"))
 
 
 class _Catalogue:
-    """An empty DuckDB in which these CREATE TABLE and COMMENT statements were executed (C1)."""
+    """An empty DuckDB in which these CREATE TABLE and COMMENT statements were executed; read only (C1)."""
 
     def __init__(self, definitions: Iterable[str]) -> None:
         import duckdb
@@ -71,7 +71,7 @@ class _Catalogue:
 
 @lru_cache(maxsize=4)
 def _catalogue(definitions: tuple[str, ...]) -> _Catalogue:
-    """Return the catalogue with these definitions (C2)."""
+    """Return the catalogue with these definitions. The last four catalogues are cached (C2)."""
     return _Catalogue(definitions)
 
 

@@ -333,7 +333,7 @@ class _Frame:
 
 
 class _Finder:
-    """Goes through the tokens of a statement, and finds the names of tables (M1).
+    """Goes through the tokens of a statement, and finds the names of tables after FROM and JOIN (M1).
 
     edits: replacements of schema names.
     """
