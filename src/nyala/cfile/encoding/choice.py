@@ -22,8 +22,8 @@ slower one:
 
 Reasons for the factors:
     1.25    Reading a quarter more bytes (at 12 GB/s from the page cache, 2 from a good disk) costs
-            less than decoding bitshuffle. It decodes eight times slower than `for`, so it must also
-            save more than one bit per value.
+            less than decoding bitshuffle. Bitshuffle decodes eight times slower than `for`, so it must
+            also save more than one bit per value.
     1.55    Zstandard decompresses three times slower than LZ4. But it halves hexadecimal text, which
             LZ4 cannot compress.
     4       Prefix decodes at a tenth of the speed of plain.

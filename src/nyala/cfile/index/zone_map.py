@@ -11,8 +11,8 @@ the values. Bounds ignore NaN, which is greater than every other value: as an up
 exclude nothing. A flag says whether the block has a NaN. -0.0 and 0.0 are equal, and a bound may be
 either.
 
-A block with changes in memory or in delta files may not be skipped by its zone map alone (rule Z1;
-see `rowset`).
+If a block has changes in memory or in delta files, its zone map alone does not decide whether it
+can be skipped (rule Z1 of `rowset`).
 """
 
 from __future__ import annotations
