@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from nyala.keys.codec import KeyCodec
@@ -28,8 +28,8 @@ class ColumnDescription:
     """The value of a row that is inserted without this column. None: NULL; a NOT NULL column is then required."""
     encoding: str
     """The encoding that was requested: `"auto"` lets each file choose."""
-    stored_as: Mapping[str, int]
-    """The number of rows in files by their encoding."""
+    stored_as: Mapping[str, int] = field(compare=False)
+    """The number of rows in files by their encoding. Not compared by `==`."""
     compression: str
     """The compression that was requested."""
     block_size: int | None
