@@ -264,7 +264,7 @@ class KeyCodec(LazyValues):
         return NumpyKeys(np.array([int.from_bytes(key, "big")], np.uint64), self.width)
 
     def encode_prefix(self, values: Sequence[Any]) -> bytes:
-        """Return the bytes with which all keys begin that have these values in their first columns.
+        """Return the first bytes of every key that has these values in its first columns.
 
         values: canonical scalars of the first key columns.
         Text is escaped and terminated, except in the key's last column.

@@ -311,9 +311,8 @@ class NumpyKeys(EncodedKeys):
         """Return (these keys, the probes) as integers that compare like the keys; None: impossible.
 
         These keys must ascend. It is always possible for layout "int". For layout "fixed" these
-        keys and the probes must have the same head. If there are several probes, their common head
-        must be
-        known: the caller must have called `prepare_slices` on them.
+        keys and the probes must have the same head. If there are several probes, the caller must
+        have called `prepare_slices` on them, which finds their common head.
         """
         other = self._same(probes)
         if self.layout == "int":

@@ -5,9 +5,9 @@
     80 00 00 00 | 00 0a 3f 12  80 00 00 01        head: the same in every key of the file
     head          tail         ...                tail: an integer of 8 bytes, in the order of the keys
 
-NumPy compares byte strings ten times as slowly as integers, and they take one byte more than the
-key. The keys of a rowset are close together, so most rowsets have a common head. Other keys are not
-converted.
+NumPy compares byte strings ten times as slowly as integers, and a byte string takes one byte more
+than its key. The keys of a rowset are close together, so most rowsets have a common head. Other
+keys are not converted.
 
 Immutable; any thread may read. Only for layout "fixed" (see `encoded_keys`): shorter keys are
 integers in any case.

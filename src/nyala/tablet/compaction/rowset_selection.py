@@ -11,13 +11,14 @@ of a merge:
     size     the bytes of base data of a rowset
     target   the size of a full rowset
     weight   the bytes that the merge reads of a rowset
+    budget   the most bytes that a merge may read
     1.003    decides between merges that save the same: the one with the smaller U wins
 
 The best set is found by dynamic programming over a NumPy table. Each row of the table is a knapsack
 problem: the best merges in which no rowset begins before a given one. Rowsets are added by
-ascending key_max; each one updates the rows that begin no later than it. The result is optimal, and
-takes 0.06 s for 500 rowsets. (Kudu computes bounds first, and solves a knapsack only where they
-promise 5 % more.)
+ascending key_max. Each rowset updates the rows of the table for itself and for all rowsets that
+begin earlier. The result is optimal, and takes 0.06 s for 500 rowsets. (Kudu computes bounds first,
+and solves a knapsack only where they promise 5 % more.)
 
 Invariants: Q1 (growth), Q2 (progress) and Q3 (reserved rowsets) of `compaction.policy`.
 Source: Kudu compaction policy; docs/design/kudu.md, "Choice of rowsets to merge". Departures from
@@ -91,6 +92,7 @@ def choose_merge(
 ) -> MergePlan | None:
     """Return the merge that saves the most within the budget; None if no merge gains `gain_min`.
 
+    growth: a rowset is merged only if the other inputs have at least 1/growth of its bytes (Q1).
     A rowset that is heavier than half of the budget counts as half of it, so that two such rowsets
     can be merged. Only a merge with such a rowset can exceed the budget.
     Cost: 0.1 s for each 500 rowsets.

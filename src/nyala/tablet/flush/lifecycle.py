@@ -13,9 +13,10 @@ A round has three steps. F is the timestamp at which it freezes memory.
                              root.
 
 Invariants
-    F1  `inserts_durable` of a tablet becomes F of the youngest MemRowSet in the round. Rounds of
-        one tablet commit in the order of freezing (R2): a round also takes every frozen MemRowSet
-        that an earlier, failed round left.
+    F1  A round raises a tablet's `inserts_durable` to F of the youngest MemRowSet in the round: all
+        inserts up to this timestamp are in files. So a round also takes every frozen MemRowSet that
+        an earlier, failed round left. Rounds of one tablet commit in the order of freezing (rule
+        R2).
     F2  A failed round changes nothing. The frozen stores stay readable and writable in the root,
         and the next round flushes them. The failed round, or the next open, removes its files.
     F3  A segment of the log is removed only by a catalogue change after which nothing in the

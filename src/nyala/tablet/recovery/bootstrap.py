@@ -9,6 +9,9 @@ For each row in the log, with tablet A and timestamp t, rule R1 says what happen
                                 before t and rowsets with deltas_durable < t, and apply the change
                                 there. If the key is not found, skip it: the change is in a file.
 
+A tablet's `inserts_durable` says up to which timestamp all its inserts are in files. A rowset's
+`deltas_durable` says the same for the changes of its rows.
+
 Groups of rows are gathered and applied together, many thousand rows at a time: first all inserts,
 then all updates, then all deletes. For one key, this is also the order of the log, because a key is
 inserted before it is updated, and updated before it is deleted. If a key is inserted again after

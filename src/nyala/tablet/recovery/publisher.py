@@ -38,8 +38,8 @@ class Publisher:
     def publish(self, record: Callable[[], PositionRecord], *, durably: bool = False) -> None:
         """Write the record that `record` returns.
 
-        If the write fails, readers see the batch with the next record. The batch itself is durable,
-        so there is no error.
+        If the write fails, no error is raised: the batches are durable, and readers see them with
+        the next record.
 
         durably: also sync the record, as after a change of the catalogue. A durable record lets the
                  next open distinguish damage at the end of the log from a torn tail.

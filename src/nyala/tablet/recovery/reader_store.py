@@ -292,7 +292,10 @@ class ReaderStore:
             return self._root, self._state, self._log.position
 
     def messages(self) -> Mapping[int, CommitMessage]:
-        """Return the commit messages by timestamp, at least those of the last `view`'s batches."""
+        """Return commit messages by timestamp: those of all batches that the last `view` saw.
+
+        Messages of later batches may be among them.
+        """
         with self._lock:
             return {**self._state.messages, **self._replayer.report.messages}
 
