@@ -1,16 +1,16 @@
 """The changes of a DiskRowSet, column by column: its UNDO and REDO files and its DeltaMemStores.
 
-A *store* is here a delta file or a DeltaMemStore. A *run* has the changes of one column in one
-store. This module finds the runs that a snapshot applies, in the order of application. It also
-decides how much of a file's run is read and cached:
+In this module a *store* is a delta file or a DeltaMemStore. A *run* has the changes of one column
+in one store. This module finds the runs that a snapshot applies, in the order of application. It
+also decides how much of a file's run is read and cached:
 
     few changes     If all files of a kind (UNDO or REDO) fit a small share of the cache, runs are
-                    read whole and cached. The REDO runs are merged for snapshots of the present.
+                    read whole and cached. For snapshots of the present, the REDO runs are merged.
     many changes    A scan reads only the blocks for a range of rows. A look-up reads the whole run,
                     because more look-ups usually follow.
     much text       Scans and look-ups read only the blocks for their own rows.
 
-Only the newest DeltaMemStore grows, and only at its end (X2 of `version`). Any thread may read.
+Only the newest DeltaMemStore grows, and only at its end. Any thread may read.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _REDO_RANGE_ROWS_MIN: Final = 1 << 17
 
 @dataclass(frozen=True, eq=False)
 class Changes(LazyValues):
-    """The delta files and DeltaMemStores of one version of a rowset, as in `RowSetVersion`."""
+    """The delta files and DeltaMemStores of one rowset, in the order of `RowSetVersion`."""
 
     undo: tuple[DeltaFile, ...]
     redo: tuple[DeltaFile, ...]
@@ -86,7 +86,7 @@ class Changes(LazyValues):
         lower: int = 0,
         upper: int | None = None,
     ) -> tuple[list[DeltaRun], list[DeltaRun]]:
-        """Return two lists, (UNDO, REDO), of the column's runs that `snapshot` may apply.
+        """Return the column's runs that `snapshot` may apply, as two lists: (UNDO, REDO).
 
         Each list is in the order of application. The runs contain at least the changes of the rows
         [lower, upper). Without `upper` they contain all changes, and are cached for more look-ups.
@@ -105,7 +105,7 @@ class Changes(LazyValues):
         lower: int = 0,
         upper: int | None = None,
     ) -> tuple[list[DeltaRun], list[DeltaRun]]:
-        """Return those runs of `runs` that are in files. All changes in memory are newer (D4)."""
+        """Return what `runs` returns, without changes in memory. Those are newer than all files."""
         rows = None if upper is None else (lower, upper)
         undo = list(self._relevant(self.undo, column_id, snapshot, stats, rows)) if self.undo else []
         if len(undo) > 1:  # newest first; the files themselves may overlap in time (X2)
@@ -113,9 +113,9 @@ class Changes(LazyValues):
         return undo, self._redo_runs(column_id, snapshot, stats, rows) if self.redo else []
 
     def cells(self, rowid: int, column_ids: Set[int], snapshot: int) -> dict[int, Cell]:
-        """Return one row's values at `snapshot`, by column id, for columns changed in memory.
+        """Return one row's values at `snapshot`, by column id, for columns that changed in memory.
 
-        These values override all changes in files, which are older (D4).
+        These values override changes in files, because all changes in files are older.
         """
         found: dict[int, Cell] = {}
         for store in reversed(self.memory):
@@ -126,9 +126,9 @@ class Changes(LazyValues):
     def newest(
         self, column_id: int, snapshot: int, stats: ReadStats | None, lower: int, upper: int
     ) -> list[tuple[Rowids, pa.Array]]:
-        """Return (rowids, newest values) of the changes of rows [lower, upper) in each REDO store.
+        """Return the changed rows of [lower, upper), as (rowids, newest values) per REDO store.
 
-        The list has the oldest store first. Decimals may have the narrow type (see `patches`).
+        The oldest store comes first. Decimals may have the narrow type (see `patches`).
         snapshot: a moment that applies all REDO of the column and no UNDO.
         Cost: fills no cache.
         """
@@ -148,7 +148,7 @@ class Changes(LazyValues):
     ) -> list[DeltaRun]:
         """Return the column's REDO runs in files, oldest first.
 
-        If the runs are small and `snapshot` applies all their records, returns them as one run.
+        If the runs are small and `snapshot` applies all their records, they are merged to one run.
         """
         runs = list(self._relevant(self.redo, column_id, snapshot, stats, rows))
         whole = rows is None or (self._keeps_redo and not self.has_much_text(column_id, snapshot))
@@ -179,18 +179,18 @@ class Changes(LazyValues):
                     yield run
 
     def keeps_runs(self, file: DeltaFile, column_id: int, snapshot: int | None = None) -> bool:
-        """Whether a scan should read and cache the whole run of this column in the file.
+        """Whether a scan should read this column's whole run in the file, and cache it.
 
-        Yes if all files of the file's kind take a small share of the cache. Large runs would evict
+        True if all files of this kind take a small share of the cache. Large runs would evict
         everything else from the cache, and then each other.
         """
         small = self._keeps_redo if file.kind == "redo" else self._keeps_undo
         return small and not self.has_much_text(column_id, snapshot)
 
     def text_row_bytes(self, column_id: int, snapshot: int | None = None) -> float:
-        """Return the bytes of text per row in delta files, assuming one change per file and row.
+        """Return how many bytes of changed text a row may have, as the sum over the delta files.
 
-        This is the average size of a changed value, summed over the files.
+        Assumes that each file has one change of average size per row.
         snapshot: count only files that this snapshot may apply; None: all files.
         Cost: opens these files, except those with few records.
         """
@@ -222,9 +222,9 @@ class Changes(LazyValues):
     ) -> tuple[int, int]:
         """Return the rows [begin, end) whose REDO a scan of [lower, upper) reads at once.
 
-        The changes of the range fit a sixteenth of the block cache, if changes are spread evenly
-        over the rowset. Neighbouring splits get the same range, because its bounds are multiples of
-        a power of two. For a column with much text the range is only [lower, upper).
+        If changes are spread evenly, those of the range fit a sixteenth of the block cache. The
+        bounds are multiples of a power of two, so neighbouring splits get the same range. For a
+        column with much text the range is only [lower, upper).
         """
         if self.has_much_text(column_id, snapshot):
             return lower, upper
@@ -234,10 +234,10 @@ class Changes(LazyValues):
         return lower >> log2 << log2, min(((upper - 1 >> log2) + 1) << log2, row_count)
 
     def state_of_files(self, column_id: int, snapshot: int) -> Hashable | None:
-        """Return a cache key for the changes of the column at `snapshot`; None if it has no key.
+        """Return a cache key for the changes of the column at `snapshot`; None: do not cache them.
 
-        It has a key if the column's changes are all in files, and `snapshot` applies all REDO and
-        no UNDO. The key stays valid after later changes, because they are newer than the snapshot.
+        There is a key only if all changes of the column are in files, and `snapshot` applies all
+        REDO and no UNDO. Later changes keep it valid, because they are newer than the snapshot.
         Opens no file.
         """
         files = [file for file in (*self.undo, *self.redo) if column_id in file.column_ids]
@@ -250,7 +250,7 @@ class Changes(LazyValues):
         return self._redo_ids
 
     def check_order(self, rowset_id: int) -> None:
-        """Check that `undo` has only UNDO files, `redo` only REDO files in order of time (X2).
+        """Check that `undo` has only UNDO files, and `redo` only REDO files in order of time.
 
         Reads only the catalogue's entries of the files.
         Raises: CorruptionError.
@@ -272,7 +272,7 @@ class Changes(LazyValues):
 
 
 def _with_size(run: DeltaRun) -> tuple[DeltaRun, int]:
-    """Return the run, and its bytes in memory once its lazy value `latest` is computed."""
+    """Return the run, and its bytes in memory after the lazy value `latest` was computed too."""
     return run, 2 * run.nbytes
 
 

@@ -5,17 +5,17 @@
     keys      Keys ascend, are in the bloom filter and the key index, and match the key columns. The
               least and greatest key are those of the catalogue.
     deltas    Records are in order, refer to existing rows, and match the catalogue's timestamps and
-              counts. The stores of a column do not overlap in time (X2). No record is newer than
-              `deltas_durable` (R2).
+              counts. Delta files and memory of a column do not overlap in time. No record is newer
+              than `deltas_durable`.
     lives     Insertions and deletions of a row alternate. A row that was deleted on disk has no
-              later changes (R5).
+              later changes.
 
-A finding is *derived* if all rows are intact and only data computed from them is wrong: a zone map,
-a bloom filter, an index, bounds. Then `tablet.repair` can rewrite the rowset from its rows.
+A finding is *derived* if all rows are intact and only computed data is wrong: a zone map, a bloom
+filter, an index, or bounds. Then `tablet.repair` can rewrite the rowset from its rows.
 
-Rows and records are read in ranges (`cfile.memory.row_ranges`), so memory is bounded by one range,
-the bloom filter and the footers. `tablet.check` checks partitions, and keys that several rowsets
-have.
+Rows and records are read in ranges (`cfile.memory.row_ranges`). So the check needs memory for one
+range, the bloom filter and the footers. Partitions, and keys that are in several rowsets, are
+checked by `tablet.check`.
 Source: docs/design/rules.md, R2, R4 and R5; docs/reliability.md.
 """
 
@@ -50,8 +50,8 @@ _FileBounds: TypeAlias = dict[tuple[int, int], RunBounds]
 class Finding:
     """One problem of a rowset.
 
-    derived: whether only data computed from the rows is damaged, such as an index, so that rewriting
-        the intact rows repairs it.
+    derived: True: all rows are intact, and only data computed from them is damaged, such as an
+        index. Rewriting the rows repairs it. False: rows or changes may be damaged.
     """
 
     error: CorruptionError | StorageError
@@ -69,7 +69,7 @@ class Finding:
 
 
 def findings(rowset: DiskRowSet, history_start: int = MAX_TIMESTAMP) -> Iterator[Finding]:
-    """Yield the problems of a rowset. Checks that need a damaged file are skipped.
+    """Yield the problems of a rowset. A check that needs a damaged file is skipped.
 
     history_start: the beginning of the table's history. Earlier insertions and deletions are not
         checked, because a vacuum may have removed some of them. With the default, only
@@ -98,7 +98,7 @@ def findings(rowset: DiskRowSet, history_start: int = MAX_TIMESTAMP) -> Iterator
 
 
 def _caught(check: Callable[[], object]) -> Iterator[Finding]:
-    """Call `check`, and yield the problem that it raises."""
+    """Call `check`. If it raises an error, yield the error as a finding."""
     try:
         check()
     except SummaryError as error:
@@ -108,7 +108,7 @@ def _caught(check: Callable[[], object]) -> Iterator[Finding]:
 
 
 def _identity(finding: Finding) -> tuple[object, ...]:
-    """Return a value that two findings share if they report the same problem."""
+    """Return a value that is equal for two findings of the same problem."""
     return type(finding.error), str(finding.error), finding.derived
 
 
@@ -206,7 +206,7 @@ def _in_memory(rowset: DiskRowSet, column_id: int) -> list[DeltaRun]:
 
 
 def _check_order(rowset: DiskRowSet, bounds: _FileBounds) -> Iterator[Finding]:
-    """Check X2: the delta files of each column do not overlap in time."""
+    """Check that the delta files of each column do not overlap in time."""
     for column_id in sorted({number for file in (*rowset.undo, *rowset.redo) for number in file.column_ids}):
         reached = -1
         undo, redo = (
@@ -247,7 +247,7 @@ class Lives:
     """The insertions and deletions of rows from `lower` on, as events sorted by (rowid, timestamp).
 
     rowids, timestamps: the row and the moment of each event. Events before the history are missing.
-    born:  whether each event is an insertion; otherwise it is a deletion.
+    born:  for each event: True: an insertion; False: a deletion.
     first: whether each row was alive before its first event, beginning with row `lower`.
     """
 
@@ -260,7 +260,8 @@ class Lives:
     def of(self, rowids: Rowids) -> tuple[npt.NDArray[np.int64], Timestamps, Bools, Bools]:
         """Return the events of these rows and their first state, as four arrays.
 
-        Per event: the index of its row in `rowids`, its timestamp, and `born`. Per row: `first`.
+        Three arrays have one value per event: the index of the event's row in `rowids`, the event's
+        timestamp, and `born`. The fourth has one value per row: `first`.
         """
         begin = np.searchsorted(self.rowids, rowids, side="left")
         count = np.searchsorted(self.rowids, rowids, side="right") - begin
@@ -270,7 +271,7 @@ class Lives:
 
 
 def lives_of(rowset: DiskRowSet | MemRowSet, history_start: int, lower: int, upper: int) -> Lives:
-    """Return the insertions and deletions of at least the rows [lower, upper).
+    """Return the insertions and deletions of the rows [lower, upper), and perhaps of more rows.
 
     history_start: earlier events are left out.
     Cost: reads LIVENESS of these rows; for a MemRowSet that of all rows.
@@ -296,7 +297,7 @@ _NOTHING: Final = np.empty(0, np.int64)
 
 
 def _disk_lives(rowset: DiskRowSet, history_start: int, lower: int, upper: int) -> tuple[Lives, Bools, Bools]:
-    """Return the events of the rows [lower, upper), their base LIVENESS, and which events are UNDO.
+    """Return (events, base LIVENESS, which events are UNDO) of the rows [lower, upper).
 
     An event is an insertion or deletion of a row; see `Lives`.
     """
@@ -362,7 +363,7 @@ def _check_lives(rowset: DiskRowSet, history_start: int) -> Iterator[Finding]:
 
 
 def _broken_chain(rowset: DiskRowSet, lives: Lives, base: Bools, from_undo: Bools) -> Finding | None:
-    """Return a finding for the first event that does not change the state before it.
+    """Return a finding for the first insertion of a live row, or deletion of a dead row.
 
     base, from_undo: as `_disk_lives` returns them.
     """
@@ -396,9 +397,9 @@ def _broken_chain(rowset: DiskRowSet, lives: Lives, base: Bools, from_undo: Bool
 def _late_changes(
     rowset: DiskRowSet, dead_rows: Rowids, died: Timestamps
 ) -> Iterator[tuple[tuple[int, int], int]]:
-    """Find changes of rows after their deletion; yield ((column id, store number), row).
+    """Find changes of rows after their deletion. Yield ((column id, store number), row).
 
-    Yields one item for each store with such a change. `row` is the first changed row in the store.
+    For each column and store with such changes, `row` is the first changed row.
     dead_rows, died: the rows with a deletion in REDO, ascending, and the timestamps of the
     deletions.
     """

@@ -9,12 +9,11 @@
 
 Invariants
     X1  A rowid is a row's position in the base file, in which keys ascend strictly.
-    X3  Rows that the base's zone map excludes are skipped only if no change that the snapshot may
-        apply can match either (rule Z1).
+    X3  Rows that the base's zone map excludes are skipped only if no changed value at the snapshot
+        can match either (rule Z1).
 
 Threads: any thread may read. Only the holder of the commit lock calls `deltas.append`.
-Source: Kudu tablet design, "Historical MVCC in DiskRowSets" to "Summary of delta file
-processing".
+Source: Kudu tablet design, "Historical MVCC in DiskRowSets" to "Summary of delta file processing".
 """
 
 from __future__ import annotations
@@ -58,7 +57,10 @@ Bools = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True, eq=False)
 class DiskRowSet(RowSetVersion, LazyValues):
-    """One version of a rowset on disk, with all operations that read it. Compared by identity."""
+    """One version of a rowset on disk, with all operations that read it.
+
+    Two objects are equal only if they are the same object.
+    """
 
     # --- looking up -------------------------------------------------------------------------------
 
@@ -85,7 +87,7 @@ class DiskRowSet(RowSetVersion, LazyValues):
 
     @lazy_value
     def _earlier_timestamp_max(self) -> int | None:
-        """`timestamp_max` of all stores except `deltas`, the only one that still takes changes."""
+        """The greatest timestamp in files and frozen memory, which take no more changes."""
         stores: tuple[DeltaFile | DeltaMemStore, ...] = (*self.undo, *self.redo, *self.frozen)
         times = (store.timestamp_max for store in stores)
         return max((time for time in times if time is not None), default=None)
@@ -117,7 +119,7 @@ class DiskRowSet(RowSetVersion, LazyValues):
     def liveness(
         self, snapshot: int, lower: int, upper: int, stats: RowSetStats | None = None
     ) -> Bools | None:
-        """Return a mask of the rows [lower, upper) alive at `snapshot`; None if all are."""
+        """Return a mask of the rows [lower, upper) that are alive at `snapshot`; None: all are."""
         base = self.base_column(LIVENESS)
         alive: Bools | None = None
         if base is not None:
@@ -154,7 +156,7 @@ class DiskRowSet(RowSetVersion, LazyValues):
 
     @lazy_value
     def _had_dead(self) -> bool:
-        """`may_have_dead` of all stores except `deltas`, the only one that still takes changes."""
+        """Whether files and frozen memory, which take no more changes, may have a dead row."""
         stores: tuple[DeltaFile | DeltaMemStore, ...] = (*self.redo, *self.frozen)
         return any(LIVENESS in store.column_ids for store in stores) or self.base_column(LIVENESS) is not None
 
@@ -185,9 +187,9 @@ class DiskRowSet(RowSetVersion, LazyValues):
     ) -> pa.Array:
         """Return the column's rows [lower, upper) at `snapshot`. Values of dead rows are arbitrary.
 
-        type: a cheaper form of the column's type: a dictionary of it, or its narrow decimal. The
-            result has this type if all blocks can produce it without conversion; otherwise, and
-            with None, it has the column's own type.
+        type: an Arrow type that costs less to read: a dictionary, or a decimal of 4 or 8 bytes. The
+            result has this type only if all blocks can produce it without conversion. Otherwise, or
+            if `type` is None, it has the column's own type.
         Cost: decodes the base. Copies it only if the snapshot applies changes.
         """
         patch = self._patch(column, snapshot, lower, upper, stats, access)
@@ -246,8 +248,8 @@ class DiskRowSet(RowSetVersion, LazyValues):
         Values of dead rows are arbitrary.
 
         type: as for `decode`.
-        within: for a scan, the split (lower, upper) that contains the rows, which must ascend.
-            Only the changes of this split are read. None: a look-up.
+        within: for a scan: the split (lower, upper) that contains the rows. They must ascend, and
+            only the changes of this split are read. None: a look-up.
         Cost: reads only blocks of the base that contain one of the rows.
         """
         ordinals = rowids if isinstance(rowids, Ordinals) else Ordinals(rowids)
@@ -314,7 +316,7 @@ class DiskRowSet(RowSetVersion, LazyValues):
         ordinals: Ordinals,
         stats: RowSetStats | None,
     ) -> pa.Array:
-        """Return the values of these rows at `snapshot`, for a look-up and not for a scan."""
+        """Return the values of these rows at `snapshot`, for a look-up."""
         changes = self.changes
         if not changes.has_much_text(column.id, snapshot):
             return self._patched(column, snapshot, ordinals, stats, *changes.runs(column.id, snapshot, stats))
@@ -354,7 +356,7 @@ class DiskRowSet(RowSetVersion, LazyValues):
     # --- compacting -------------------------------------------------------------------------------
 
     def image(self, schema: Schema, lower: int, upper: int, cut: int = 0) -> RowSetImage:
-        """Return the rows [lower, upper) and their history in files: `compaction.inputs.image`."""
+        """Return the rows [lower, upper) and their history in files (`compaction.inputs.image`)."""
         from nyala.rowset.compaction import inputs
 
         return inputs.image(self, schema, lower, upper, cut)
@@ -405,7 +407,7 @@ class DiskRowSet(RowSetVersion, LazyValues):
         return values if type is not None else adapt(values, column.type.arrow)
 
     def check(self) -> None:
-        """Read everything and raise the first problem that `checking.findings` finds.
+        """Check all files and memory, and raise the first problem that `checking.findings` finds.
 
         Raises: CorruptionError or StorageError for files, AssertionError for bugs.
         """

@@ -28,7 +28,7 @@ class RowSetImage:
 
     keys:      strictly ascending; key i belongs to row i.
     columns:   the values at the moment, by column id, with the key columns. Text above 2 GiB has
-               64-bit offsets or is a `LongColumn`. A `piece` has 32-bit offsets only.
+               64-bit offsets or is a `LongColumn`. A result of `piece` has 32-bit offsets only.
     liveness:  whether each row is alive at the moment; None if all rows are.
     undo:      the UNDO records by column id, with LIVENESS; their rowids are rows of the image.
     positions: the image's row for each source row, or -1 if the image leaves the source row out.
@@ -53,7 +53,7 @@ class RowSetImage:
         return int(columns + self.keys.nbytes + sum(run.nbytes for run in self.undo.values()))
 
     def piece(self, lower: int, upper: int) -> RowSetImage:
-        """Return the rows [lower, upper) as an image that can be written, without `positions`."""
+        """Return an image of the rows [lower, upper) that can be written. It has no `positions`."""
         if (lower, upper) == (0, self.row_count) and all(
             isinstance(array, pa.Array) and not is_large(array.type) for array in self.columns.values()
         ):
@@ -78,7 +78,7 @@ class RowSetImage:
         )
 
     def text_bytes(self, lower: int, upper: int) -> int:
-        """Return the text bytes of the rows [lower, upper) in the column that has most.
+        """Return the bytes of text in the rows [lower, upper), for the column with most text.
 
         The values of a column and its UNDO are measured separately.
         """
@@ -106,7 +106,7 @@ class RowSetImage:
         return image if needed.all() else image._only(np.flatnonzero(needed))
 
     def without_past_of(self, rows: Rowids, until: int) -> RowSetImage:
-        """Return the image without the history of these rows up to `until`, when they were dead.
+        """Return the image without the history of these rows up to `until`, when they were deleted.
 
         A row that is still dead is left out. A row that was inserted again after `until` keeps its
         values from that insertion on. MAX_TIMESTAMP leaves out all these rows, alive or dead.
@@ -143,7 +143,7 @@ class RowSetImage:
         )
 
     def check(self) -> None:
-        """Assert what the class says about its fields."""
+        """Assert that the fields agree, as the class describes."""
         count = self.row_count
         assert self.keys.is_strictly_ascending(), "keys must ascend strictly"
         assert all(len(array) == count for array in self.columns.values()), "columns must be as long as keys"
@@ -159,7 +159,7 @@ class RowSetImage:
 
 
 def whole_column(parts: Sequence[pa.Array]) -> pa.Array:
-    """Concatenate one or more parts of a column; text above 2 GiB gets 64-bit offsets."""
+    """Concatenate arrays of a column; text above 2 GiB gets 64-bit offsets."""
     type = parts[0].type
     is_text = type == pa.string()
     if (is_text or type == pa.binary()) and sum(part.nbytes for part in parts) > _TEXT_BYTES_MAX:
@@ -168,12 +168,12 @@ def whole_column(parts: Sequence[pa.Array]) -> pa.Array:
 
 
 def most_text(columns: Mapping[int, Column], lower: int, upper: int) -> int:
-    """Return the text bytes of the rows [lower, upper) in the column that has most."""
+    """Return the bytes of text in the rows [lower, upper), for the column with most text."""
     return max((text_bytes(column, lower, upper) for column in columns.values()), default=0)
 
 
 def text_bytes(column: Column, lower: int, upper: int) -> int:
-    """Return the text bytes of a column's rows [lower, upper); 0 if the column is not text."""
+    """Return the bytes of text in a column's rows [lower, upper); 0 if the column is not text."""
     if isinstance(column, LongColumn):
         return column.text_bytes(lower, upper)
     if lower >= upper or not (is_large(column.type) or column.type in (pa.string(), pa.binary())):

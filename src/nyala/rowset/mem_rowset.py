@@ -9,8 +9,8 @@ rowids, which are positions in the base. The base is columnar and grows at its e
     deltas  DELETE, UPDATE, REINSERT                                changes after the insertion
 
 An insert is first a slice (batch, offset, length) of a batch that several tablets share. A reader
-that needs a column joins chunks of similar size, so each value is copied O(log rows) times. The
-joined array replaces its parts, so values are not kept twice.
+that needs a column joins the arrays of chunks with similar size, so each value is copied O(log
+rows) times. The joined array replaces the small ones, so values are not kept twice.
 
 A row is alive from its insertion on, unless LIVENESS says otherwise. If a key's row is dead, an
 insert of the key is a REINSERT of this row: a change like an UPDATE of all columns.
@@ -20,7 +20,7 @@ Invariants
     R2  A key has at most one row, dead or alive.
     R3  Chunks are adjacent, and each has more than MERGE_RATIO times the rows of the next one, if
         both have the same columns and are not too large to be joined.
-    R4  Each state is a prefix of the next one, so a reader sees whole inserts.
+    R4  A later state only adds rows at the end, and a reader sees whole inserts.
     R5  Rows and values at timestamps <= T stay the same once T is published.
 
 Threads: only the holder of the database's commit lock calls `insert` and appends to `deltas`. Any
@@ -89,8 +89,9 @@ class _Insert:
 class _Chunk:
     """The rows of one or more consecutive inserts.
 
-    `content` is one insert, or the two chunks that were merged. Once every column is joined,
-    `content` is a dict of columns by id. Before, `cache` has the columns that are joined already.
+    `content` is one insert, or the two chunks that were merged. When every column is joined,
+    `content` becomes a dict of arrays by column id. Until then `cache` has the columns that are
+    joined already.
     """
 
     content: _Insert | tuple[_Chunk, _Chunk] | dict[int, pa.Array]
@@ -167,10 +168,10 @@ class _Chunk:
             self._replace_parts(columns)
 
     def _parts(self, column_id: int | None) -> list[_Chunk]:
-        """Return the chunks, in row order, whose arrays of this column must be joined.
+        """Return the smaller chunks, in row order, whose arrays of this column must be joined.
 
         These are the largest chunks inside this one that have the column as one array. The list is
-        empty if this chunk has it as one array already. column_id: None for all columns.
+        empty if this chunk has the column as one array already. column_id: None for all columns.
         """
         parts, waiting = [], [self]
         while waiting:
@@ -183,7 +184,7 @@ class _Chunk:
         return parts
 
     def _replace_parts(self, columns: dict[int, pa.Array]) -> None:
-        """Replace the parts by `columns`, unless a column is missing."""
+        """If `columns` has every column, replace the smaller chunks by these arrays."""
         # Another thread may have moved a column to a larger chunk.
         if len(columns) == len(self.column_ids):
             self.content = columns
@@ -191,7 +192,7 @@ class _Chunk:
 
 
 def _joinable(left: _Chunk, right: _Chunk) -> bool:
-    """Whether two chunks have the same columns and are together not too large."""
+    """Whether two chunks have the same columns, and are not too large to be joined."""
     return left.column_ids == right.column_ids and left.data_bytes + right.data_bytes <= _CHUNK_BYTES_MAX
 
 
@@ -205,7 +206,7 @@ class _State(NamedTuple):
 
 
 class MemRowSet:
-    """Rows in memory (see the module). A tablet has one for inserts, and others that are flushed."""
+    """The rows of a tablet in memory. A tablet has one for inserts, and others that are flushed."""
 
     def __init__(self, codec: KeyCodec, schema: Schema) -> None:
         self.codec = codec
@@ -232,9 +233,9 @@ class MemRowSet:
         batch:      columns by column id, with the key columns. A missing column has its read
                     default in these rows.
         timestamps: when the rows are inserted: one for all, or one per row.
-        Caller:     holds the commit lock and has checked everything, so this cannot fail (rule W3).
-        Cost:       O(1) NumPy calls and no Arrow call, for any number of columns, except when small
-                    inserts are joined or 4,096 keys are merged.
+        Caller:     has the commit lock, and has checked the arguments: the call must not fail.
+        Cost:       O(1) NumPy calls and no Arrow call, for any number of columns. More only when
+                    small inserts are joined or 4,096 keys are merged.
         """
         assert self.frozen_at is None, "a frozen MemRowSet takes no inserts"
         old = self._state
@@ -336,7 +337,7 @@ class MemRowSet:
     # --- reading (the same names as in DiskRowSet) ------------------------------------------------
 
     def rowids_in(self, key_range: KeyRange) -> Rowids | slice:
-        """Return the rows whose keys are in the range: all as a slice, or ascending rowids."""
+        """Return the rows with keys in the range: a slice if all rows are, else sorted rowids."""
         state = self._state
         if key_range.is_all:
             return slice(0, state.row_count)
@@ -355,7 +356,7 @@ class MemRowSet:
     def liveness(
         self, snapshot: int, lower: int, upper: int, stats: RowSetStats | None = None
     ) -> Bools | None:
-        """Return a mask of the rows [lower, upper) alive at `snapshot`; None if all are."""
+        """Return a mask of the rows [lower, upper) that are alive at `snapshot`; None: all are."""
         alive: Bools | None = None
         if self._state.timestamp_max > snapshot:
             alive = self.insertion_times(lower, upper) <= snapshot
@@ -430,7 +431,10 @@ class MemRowSet:
         *,
         access: Access = Access.SCAN,
     ) -> Bools:
-        """Return a mask of the rows [lower, upper) that pass the test and are in the mask `among`."""
+        """Return a mask of the rows [lower, upper) that pass the test of one column at `snapshot`.
+
+        among: a mask of the rows that may pass; None: all.
+        """
         mask = test.mask(self.decode(test.column, snapshot, lower, upper, stats))
         return mask if among is None else np.logical_and(mask, among, out=mask)
 
@@ -504,7 +508,8 @@ class MemRowSet:
     def image(self, snapshot: int, schema: Schema | None = None) -> RowSetImage:
         """Return the rows and changes up to `snapshot`, in key order, as a flush writes them.
 
-        schema: the columns to write; None: its own. Rows older than a column get its read default.
+        schema: the columns to write; None: the columns of this rowset. Rows older than a column get
+                its read default.
         Changes after `snapshot` are left out. The caller moves them (`deltas.batches_after`) by the
         image's `positions` to the DeltaMemStore of the new rowset.
         """
@@ -597,7 +602,7 @@ class MemRowSet:
             yield state.chunks[number], rowids[at] - state.starts[number], at
 
     def check(self) -> None:
-        """Assert R1 to R3, and the invariants of index and deltas. Cost: a pass over everything."""
+        """Assert R1 to R3, and the invariants of index and deltas. Cost: reads everything once."""
         state = self._state
         state.keys.check(state.row_count)
         end = 0
@@ -627,9 +632,9 @@ class MemRowSet:
 
 
 def _gather_chunks(column: ColumnSchema, chunks: Sequence[tuple[_Chunk, Rowids, Rowids]]) -> pa.Array:
-    """Return the column's values as inserted, of rows in several chunks.
+    """Return the column's values as inserted, for rows in several chunks.
 
-    chunks: as `_chunks_of(rowids)` yields them. The result is in the order of these rowids.
+    chunks: the result of `_chunks_of(rowids)`. The values are in the order of these rowids.
     """
     parts, positions = [], []
     for chunk, inside, at in chunks:

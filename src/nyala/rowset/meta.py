@@ -1,4 +1,4 @@
-"""The catalogue's description of a DiskRowSet: enough to open its base file and to skip the rowset."""
+"""The catalogue's description of a DiskRowSet, with which it is opened, or skipped by its keys."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NO_ROWID: Final = -1
 
 @dataclass(frozen=True)
 class RowSetMeta(LazyValues):
-    """A rowset's base file and bounds.
+    """The description of a rowset's base file, and the bounds of its keys.
 
     key_min, key_max: the least and greatest encoded key, both inclusive, also of dead rows.
     deltas_durable:   every change of the rows up to this timestamp is on disk (rule R2).

@@ -29,7 +29,7 @@ from nyala.env.files import Files
 
 
 class PartDescription(Protocol):
-    """The catalogue's entry of a part: all that is needed to open it."""
+    """What the catalogue stores about a part: all that is needed to open it."""
 
     @property
     def id(self) -> int: ...
@@ -61,7 +61,7 @@ class Part:
     ) -> Part:
         """Return a part of the store in the folder `root`. The file is opened at its first use.
 
-        types: the Arrow types of columns by id, as for `CFileReader`.
+        types: the Arrow types of the columns, by column id.
         """
         reader = CFileReader(
             files,

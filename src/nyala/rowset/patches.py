@@ -11,8 +11,8 @@
 
 A range covers as many splits as memory allows, so that a delta block with changes of many splits is
 read once. If all changes are in files, the patch is cached from the second scan on
-(`cfile.blocks.cache.Memo`). Otherwise the next write would outdate it, so it is computed for each
-split. Decimals of up to 18 digits are kept as 4 or 8 bytes, the *narrow* type.
+(`cfile.blocks.cache.Memo`). Otherwise the next write would make it invalid, so each split computes
+its own patch. Decimals of up to 18 digits are kept as 4 or 8 bytes, the *narrow* type.
 
 Invariants
     P1  Positions ascend strictly.
@@ -47,7 +47,7 @@ Rows = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, eq=False)
 class Patch:
-    """The changed rows of a range. Positions count from the first row of the range (P1)."""
+    """The changed rows of a range, and their values. Positions count from the range's first row."""
 
     type: ColumnType
     positions: npt.NDArray[np.int32]
@@ -61,7 +61,7 @@ class Patch:
         return int(self.positions.nbytes) + int(self.values.nbytes)
 
     def of_rows(self, lower: int, upper: int) -> Patch:
-        """Return the patch of the rows [lower, upper), counted from `lower`."""
+        """Return the patch of the rows [lower, upper). Its positions count from `lower`."""
         begin, end = np.searchsorted(self.positions, np.array((lower, upper), np.int32)).tolist()
         positions = self.positions[begin:end]
         if lower:
@@ -69,7 +69,7 @@ class Patch:
         return Patch(self.type, positions, self.values.slice(begin, end - begin))
 
     def apply(self, base: pa.Array) -> pa.Array:
-        """Return the values of the range with the patch applied. `base` may be narrow."""
+        """Return `base`, the values of the range, with the patch applied. `base` may be narrow."""
         return patch(base, self.positions, _in(self.values, self.type, base.type))
 
     def apply_gathered(self, rows: Rows, count: int, base: pa.Array) -> pa.Array:
@@ -87,7 +87,7 @@ class Patch:
 
 
 def _in(values: pa.Array, type: ColumnType, result_type: pa.DataType) -> pa.Array:
-    """Return a patch's values in the column's own type, unless they have `result_type` already."""
+    """Return a patch's values, in the column's own type unless they have `result_type`."""
     if values.type == result_type:
         return values
     # A cast would fail for dead rows, whose values may have too many digits (A2 of `adapter`).

@@ -5,9 +5,10 @@
     round 3    blocks with the rows of the scan, or with the rows near the keys
 
 All requests of a round run at the same time. Without this module each block of each column would
-cost one request after the other. For files on a local disk, every function returns at once.
+need its own request, one after the other. For files on a local disk, every function returns at
+once.
 
-Errors are ignored here, because the reader of the data meets them again and reports them.
+Errors are ignored here: the later read of the same data raises them again.
 Source: docs/design/object-storage.md, "Data files and the cache".
 """
 
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 
 
 class _Wanted:
-    """Byte ranges to read, by file."""
+    """The byte ranges to read, by file."""
 
     def __init__(self) -> None:
         self._places: dict[CFileReader, list[tuple[int, int]]] = {}
@@ -53,9 +54,10 @@ class _Wanted:
 def expect_footers(
     rowsets: Iterable[DiskRowSet], column_ids: Collection[int] | None = None, snapshot: int | None = None
 ) -> None:
-    """Begin to fetch the footers of base files and, for `column_ids`, those of delta files.
+    """Begin to fetch the footers of base files, and of delta files that have these columns.
 
-    snapshot: fetch only delta files that it may apply; None: all with these columns.
+    column_ids: None: no delta files.
+    snapshot:   only delta files that it may apply; None: all with these columns.
     """
     with contextlib.suppress(Error):
         for rowset in rowsets:
@@ -74,7 +76,7 @@ def expect_rows(
     """Begin to fetch the rows [lower, upper) of these columns, with liveness and changes.
 
     snapshot: the moment of a scan; None: a compaction, which reads all changes of these rows.
-    Returns: the number of bytes; 0 for local files.
+    Returns: the number of bytes that will be fetched; 0 for local files.
     """
     if not rowset.reader.is_remote:
         return 0
@@ -97,9 +99,9 @@ def expect_rows(
 def expect_keys(
     searches: Sequence[tuple[DiskRowSet, EncodedKeys]], column_ids: Collection[int], snapshot: int
 ) -> None:
-    """Begin to fetch what a look-up of these ascending keys reads in each rowset.
+    """Begin to fetch the data that a look-up of these ascending keys reads in each rowset.
 
-    Waits for rounds 1 and 2, because they say which blocks to fetch in round 3.
+    Waits for rounds 1 and 2, because their data shows which blocks to fetch in round 3.
     """
     searches = [(rowset, keys) for rowset, keys in searches if rowset.reader.is_remote]
     if not searches:
@@ -127,7 +129,7 @@ def expect_keys(
 
 
 def expect_bounds(rowsets: Iterable[DiskRowSet], key_range: KeyRange) -> None:
-    """Begin to fetch what `rowid_range` reads to find this key range in each rowset."""
+    """Begin to fetch the data that `rowid_range` reads to find this key range in each rowset."""
     bounds = [bound for bound in (key_range.lower, key_range.upper) if bound is not None]
     remote = [rowset for rowset in rowsets if rowset.reader.is_remote]
     if not bounds or not remote:
@@ -149,7 +151,7 @@ def expect_bounds(rowsets: Iterable[DiskRowSet], key_range: KeyRange) -> None:
 def _want_base(
     wanted: _Wanted, rowset: DiskRowSet, column_ids: Collection[int], ranges: Sequence[tuple[int, int]]
 ) -> None:
-    """Add to `wanted` these ranges of rows of the base columns and of LIVENESS."""
+    """Add the rows of these ranges to `wanted`, for the base columns and LIVENESS."""
     for number in {*column_ids, LIVENESS}:
         column = rowset.base_column(number)
         if column is not None:

@@ -3,17 +3,18 @@
     rowsets by key_min         [a..e]  [c....z]  [f.g]  [k.m]
     greatest key_max so far        e         z      z      z
 
-Two binary searches for a key leave a part of this list. Rowsets before it end below the key,
-because the greatest key_max so far is less than the key. Rowsets behind it begin above the key.
-The rowsets between are compared with the key one by one. They are few, because rowsets seldom
-overlap after compaction. The tree is immutable; a tablet whose rowsets change creates a new one.
+Two binary searches limit the candidates for a key to a range of this list. Before the range, all
+rowsets end below the key, because the greatest key_max so far is less than the key. After the
+range, all rowsets begin above the key. The rowsets in the range are compared with the key one by
+one. They are few, because rowsets seldom overlap after compaction. The tree is immutable; a tablet
+whose rowsets change creates a new one.
 
 Invariants
     T1  Bounds are inclusive on both sides.
     T2  A rowset is a candidate for a key if and only if key_min <= key <= key_max.
 
 Source: docs/design/kudu.md, "Rowset tree". Kudu has an interval tree. Here, a rowset with a wide
-range of keys makes a look-up compare more rowsets, which costs nanoseconds for each.
+range of keys makes look-ups compare more rowsets. Each comparison costs some nanoseconds.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ class RowSetTree(LazyValues):
     def candidates(self, keys: EncodedKeys) -> list[tuple[DiskRowSet, int, int]]:
         """Return (rowset, lower, upper) for each rowset that can contain some of the keys.
 
-        Of the ascending `keys`, only those at positions [lower, upper) can be in the rowset.
+        keys: in ascending order. Only the keys at positions [lower, upper) can be in the rowset.
         Cost: four searches for any number of rowsets and keys.
         """
         if not self.rowsets or not len(keys):
@@ -77,12 +78,12 @@ class RowSetTree(LazyValues):
 
     @lazy_value
     def _bounds(self) -> tuple[list[bytes], list[bytes]]:
-        """(Greatest key_max so far, key_min) of the rowsets, as two lists of encoded keys."""
+        """Two lists with one encoded key per rowset: the greatest key_max so far, and key_min."""
         mins = [rowset.meta.key_min for rowset in self.rowsets]
         return list(itertools.accumulate((rowset.meta.key_max for rowset in self.rowsets), max)), mins
 
     def in_range(self, key_range: KeyRange) -> list[DiskRowSet]:
-        """Return the rowsets whose bounds overlap the range, in the order of key_min."""
+        """Return the rowsets whose keys may overlap the range, in the order of key_min."""
         if not self.rowsets or key_range.is_empty:
             return []
         first = 0 if key_range.lower is None else self._reach.lower_bound(key_range.lower)
@@ -94,7 +95,7 @@ class RowSetTree(LazyValues):
         ]
 
     def check(self) -> None:
-        """Assert that the bounds are in order."""
+        """Assert that the rowsets are in the order of their bounds."""
         if self.rowsets:
             assert self._mins.is_ascending() and self._reach.is_ascending()
             assert all(rowset.meta.key_min <= rowset.meta.key_max for rowset in self.rowsets), "T1"

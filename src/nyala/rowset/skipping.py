@@ -1,16 +1,16 @@
-"""Finds the rows that a scan can skip, by zone maps and without decoding rows (rule Z1).
+"""Finds the rows that a scan can skip, by zone maps and without decoding rows.
 
-    1. For each constrained column, zone maps exclude the blocks of the base without a match.
-    2. A block with a changed row is read after all, unless the zone map of the delta file also
-       excludes a match.
+    1. For each column that the predicate limits, zone maps exclude base blocks without a match.
+    2. A block with a changed row is not excluded, unless the zone map of the delta file also proves
+       that the changed value cannot match.
     3. A row is skipped if any column excludes its block.
 
 The blocks of a column have 2^n rows, where n differs between columns. Step 3 works in units of the
 smallest blocks.
 
 Invariants
-    Z1  A row is excluded only if the base's zone map, and every change of the column that the
-        snapshot may apply, prove that the row cannot match.
+    Z1  A row is skipped only if the zone map proves that its base value cannot match, and no
+        changed value at the snapshot can match either.
 """
 
 from __future__ import annotations
@@ -47,7 +47,8 @@ def candidate_ranges(
     """Return the ascending, disjoint ranges of [lower, upper) that a scan must read.
 
     All other rows fail one of the `constraints`.
-    Cost: footers, a comparison per block, and the rowids of changes, which the scan needs anyway.
+    Cost: reads footers, compares each block's zone map, and reads the rowids of changes, which the
+    scan needs anyway.
     """
     if lower >= upper:
         return []
@@ -81,9 +82,9 @@ def _excluded(
     upper: int,
     stats: ReadStats | None,
 ) -> tuple[int, Bools] | None:
-    """Return (log2 of rows per block, mask of excluded blocks); None if no block is.
+    """Return (log2 of rows per block, mask of excluded blocks); None if no block is excluded.
 
-    The mask has the blocks that overlap [lower, upper).
+    The mask has one value for each block that overlaps [lower, upper).
     """
     reader = rowset.base_column(column.id)
     if reader is None:
@@ -117,7 +118,7 @@ def _excluded(
 
 
 def _ranges(blocks: Bools, first: int, log2: int, lower: int, upper: int) -> list[tuple[int, int]]:
-    """Return ranges of rows that cover the blocks in a mask, to read their changes in few calls.
+    """Return ranges of rows that cover the blocks in a mask, so that few calls read their changes.
 
     A range has at least 2^16 rows, except at the ends of [lower, upper).
     blocks: the mask. Its first element is block number `first`; a block has 2^log2 rows.

@@ -1,4 +1,4 @@
-"""Counts what was read of rowsets, for `explain()`."""
+"""Counts what a scan reads from rowsets, for `explain()`."""
 
 from __future__ import annotations
 
@@ -30,6 +30,6 @@ class RowSetStats(ReadStats):
 
 
 def count_applied(stats: RowSetStats | None, deltas: int) -> None:
-    """Count `deltas` more values that came from UNDO or REDO."""
+    """Add `deltas` to the number of values that came from UNDO or REDO."""
     if stats is not None:
         stats.deltas_applied += deltas

@@ -15,10 +15,10 @@ and the tablet installs it. Versions share their open files. Only the newest Del
 its end, with timestamps that no reader may see yet. `disk_rowset` reads rows and finds keys.
 
 Invariants
-    X2  For each column, the stores (UNDO files, REDO files, DeltaMemStores) do not overlap in time.
-        UNDO is oldest, then come REDO, frozen and deltas (D4). REDO, frozen and deltas keep this
-        order also across columns (rule R4). UNDO files do not: a major delta compaction turns the
-        REDO of some columns into UNDO, while REDO of the same time remains for other columns.
+    X2  For each column, the UNDO files, REDO files and DeltaMemStores do not overlap in time. UNDO
+        is oldest, then come REDO, frozen and deltas. REDO, frozen and deltas have this order also
+        across columns (rule R4). UNDO files do not: a major delta compaction turns the REDO of some
+        columns into UNDO, while other columns still have REDO of the same time.
     X4  A column without a footer in any file was added to the table later. Its base value is its
         read default.
 
@@ -58,7 +58,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class RowSetVersion:
-    """The files and DeltaMemStores of one version of a rowset. Compared by identity."""
+    """The files and DeltaMemStores of one version of a rowset.
+
+    Two objects are equal only if they are the same object.
+    """
 
     meta: RowSetMeta
     reader: CFileReader
@@ -150,7 +153,7 @@ class RowSetVersion:
         return self.reader.cache_limit_bytes
 
     def row_bytes(self, column: ColumnSchema) -> float:
-        """Return the average bytes of the column's values in memory. Opens its footer."""
+        """Return the average bytes in memory of one value of the column. Opens its footer."""
         reader = self.base_column(column.id)
         return default_array(column, 1, "read").nbytes if reader is None else reader.row_bytes
 
@@ -167,7 +170,7 @@ class RowSetVersion:
 
     @property
     def timestamp_min(self) -> int | None:
-        """The timestamp of the oldest change that is in no file yet; None without one."""
+        """The timestamp of the oldest change that is in no file yet; None: all are in files."""
         times = [store.timestamp_min for store in (*self.frozen, self.deltas)]
         return min((time for time in times if time is not None), default=None)
 
@@ -184,7 +187,7 @@ class RowSetVersion:
     # --- columns ----------------------------------------------------------------------------------
 
     def base_column(self, column_id: int) -> ColumnReader | None:
-        """Return a reader of the column's newest base; None if no file has the column (X4).
+        """Return a reader of the column's newest base values; None if no file has the column.
 
         Raises: CorruptionError.
         """
@@ -214,11 +217,11 @@ class RowSetVersion:
     # --- the next version -------------------------------------------------------------------------
 
     def with_frozen_deltas(self) -> Self:
-        """Return a version whose DeltaMemStore is frozen for a flush, with an empty one for changes."""
+        """Return a version whose DeltaMemStore is frozen for a flush. A new one takes changes."""
         return dataclasses.replace(self, frozen=(*self.frozen, self.deltas), deltas=DeltaMemStore())
 
     def with_flushed_deltas(self, files: Sequence[DeltaFile], deltas_durable: int) -> Self:
-        """Return a version with REDO files instead of the frozen DeltaMemStores, after a flush.
+        """Return the version after a flush: `files` (REDO) replace the frozen DeltaMemStores.
 
         deltas_durable: all changes up to this timestamp are in files.
         """
@@ -227,7 +230,7 @@ class RowSetVersion:
         return dataclasses.replace(self, meta=meta, redo=(*self.redo, *files), frozen=())
 
     def with_merged_redo(self, inputs: Sequence[DeltaFile], merged: DeltaFile | None) -> Self:
-        """Return a version with `merged` instead of adjacent REDO files, after a minor compaction.
+        """Return the version after a minor compaction: `merged` replaces adjacent REDO files.
 
         merged: None if no record remains.
         """
@@ -240,7 +243,7 @@ class RowSetVersion:
     def with_major_compaction(
         self, inputs: Sequence[DeltaFile], rest: DeltaFile | None, part: Part | None, undo: DeltaFile | None
     ) -> Self:
-        """Return a version with the outputs of a major delta compaction instead of its inputs.
+        """Return the version after a major delta compaction: the outputs replace the inputs.
 
         rest: the REDO of all other columns. part: the new base columns. undo: the UNDO of the new
         base columns. Each is None if there is nothing to store.
@@ -257,7 +260,7 @@ class RowSetVersion:
         )
 
     def with_undo(self, inputs: Sequence[DeltaFile], merged: DeltaFile | None) -> Self:
-        """Return a version with `merged` instead of these UNDO files. None: no record remains."""
+        """Return a version in which `merged` replaces these UNDO files. None: no record remains."""
         gone = set(map(id, inputs))
         assert len(gone) == len([file for file in self.undo if id(file) in gone]), (
             "inputs must be UNDO files of this version"

@@ -4,8 +4,8 @@
                         very narrow); LIVENESS if a row is dead
     <name>.base.undo    UNDO records. Without this file, the rows exist at every moment of the past.
 
-Both files are complete and synced on return. Their folder is not: the caller syncs it once for all
-files of a flush, before the catalogue names the files. Formats: docs/format/rowset.md,
+Both files are complete and synced when the function returns. The caller must sync their folder,
+once for all files of a flush, before the catalogue names the files. Formats: docs/format/rowset.md,
 docs/format/cfile.md, docs/format/delta.md.
 """
 
@@ -67,7 +67,7 @@ def write_rowset(
     """Write the rows of the image as rowset `rowset_id` of the store in the folder `root`.
 
     path:           the base file, relative to `root`; a new name that ends in `.base`.
-    deltas_durable: the moment of the image; changes after it are not in these files (rule R2).
+    deltas_durable: the moment of the image. The files have all changes up to it, and no later ones.
     Raises: StorageError. It may leave a file behind, which the next open of the store removes.
     """
     count = image.row_count
@@ -122,9 +122,9 @@ def write_rowset(
 def filter_bits_per_key(row_bytes: float) -> int:
     """Return the bits per key of the bloom filter for rows of this size on disk; 0: no filter.
 
-    A filter has as many bits per key as a row has bytes, within limits, so it adds an eighth to the
-    size. Rows of less than two bytes get none: it would add a third or more. Such rows have nearly
-    consecutive keys, because random keys take more bytes, and consecutive keys are cheap to search.
+    A filter has as many bits per key as a row has bytes, within limits. So it adds an eighth to the
+    size. Rows of less than two bytes get no filter, because it would add a third or more. Their
+    keys are nearly consecutive, because random keys take more bytes. Such keys are cheap to search.
     """
     if row_bytes < _FILTERED_ROW_BYTES_MIN:
         return 0
@@ -132,7 +132,7 @@ def filter_bits_per_key(row_bytes: float) -> int:
 
 
 def column_spec(column: ColumnSchema, schema: Schema) -> ColumnWriteSpec:
-    """Return how to store the base of a column of the schema."""
+    """Return how to write the base values of a column to a file."""
     return ColumnWriteSpec(
         ColumnKey(BASE, 0, column.id),
         column.type,
@@ -146,14 +146,14 @@ def column_spec(column: ColumnSchema, schema: Schema) -> ColumnWriteSpec:
 def encoded_keys(
     keys: EncodedKeys, key_rows_log2: int, row_bytes: float = math.inf
 ) -> tuple[ColumnWriteSpec, pa.LargeBinaryArray]:
-    """Return how to store encoded keys of a composite key, and these keys.
+    """Return (how to store the encoded keys of a composite key, the keys to store).
 
-    Every row's key is stored, or the first key of each group of rows (see `stored_keys`).
+    The key of every row is stored, or the first key of each group of rows (see `stored_keys`).
 
-    key_rows_log2: a group has 2^key_rows_log2 rows; 0: store every key. Keys of more than 256 bytes
-        are all stored, because a look-up that reads a group of them would need much memory.
-    row_bytes: the bytes of the other columns per row. Groups of numeric keys become twice as large
-        if the stored keys would add more than a 24th to that.
+    key_rows_log2: a group has 2^key_rows_log2 rows; 0: store every key. If some key has more than
+        256 bytes, every key is stored, because reading a group of long keys needs much memory.
+    row_bytes: the bytes of the other columns per row. If the stored keys would add more than a 24th
+        to this size, groups of numeric keys become twice as large.
     """
     if not key_rows_log2 or (keys.width is None and int(keys.sizes().max()) > _SPARSE_KEY_BYTES_MAX):
         return ColumnWriteSpec(ColumnKey(KEY), _ENCODED), keys.to_binary()
@@ -165,7 +165,7 @@ def encoded_keys(
 
 
 def _first_keys(column: ColumnSchema, schema: Schema, keys: EncodedKeys) -> FirstKeys | None:
-    """Return a function from ordinals to encoded keys for the key index of `column`.
+    """Return a function that returns the encoded keys of ordinals, for the key index of `column`.
 
     None: the column is not the only key column, so it has no key index.
     """

@@ -1,7 +1,7 @@
 """Reads a rowset's files for a compaction: values after all REDO, and UNDO for the history.
 
-Changes that are only in memory are ignored. A compaction flushes them before it reads, and moves
-later ones to its output. The block cache keeps nothing of these reads.
+Changes that are only in memory are ignored. The compaction flushes them before it reads, and moves
+later changes to its output. These reads do not fill the block cache.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ if TYPE_CHECKING:
 def image(
     rowset: DiskRowSet, schema: Schema, lower: int, upper: int, cut: int = 0, keys: EncodedKeys | None = None
 ) -> RowSetImage:
-    """Return the rows [lower, upper) as of the newest REDO in files, with their history in files.
+    """Return the rows [lower, upper) with the values after all REDO in files, and their history.
 
     cut: UNDO records that only snapshots before this timestamp need are dropped; all rows stay.
-    keys: the keys of these rows, if the keys in the file cannot be read.
+    keys: the keys of these rows, for a file whose stored keys cannot be read; None: read them.
     Cost: decodes these rows and their records in every delta file, without filling the cache.
     """
     count = upper - lower
@@ -58,9 +58,9 @@ def image(
 def compacted_column(
     rowset: DiskRowSet, column: ColumnSchema | None, cut: int = 0
 ) -> tuple[pa.Array, DeltaRun | None]:
-    """Apply all REDO files of a column; return (new values, UNDO records that revert the changes).
+    """Apply all REDO files of a column. Return (new values, UNDO records that revert the changes).
 
-    The second item is None if the column has no REDO. Records of existing UNDO files are not in it.
+    The UNDO records are None if the column has no REDO. They do not include existing UNDO files.
     column: None for LIVENESS.
     cut: UNDO records that only snapshots before this timestamp need are dropped.
     """
@@ -71,7 +71,7 @@ def compacted_column(
 def _compacted(
     rowset: DiskRowSet, column: ColumnSchema | None, lower: int, upper: int
 ) -> tuple[pa.Array, DeltaRun | None]:
-    """Return `compacted_column` of the rows [lower, upper), with rowids counted from `lower`."""
+    """Return `compacted_column` for the rows [lower, upper), with rowids counted from `lower`."""
     column_id = LIVENESS if column is None else column.id
     reader = rowset.base_column(column_id)
     if reader is not None:
@@ -91,7 +91,7 @@ def _runs_of_rows(files: Sequence[DeltaFile], column_id: int, lower: int, upper:
 
 
 def _typed(run: DeltaRun, column: ColumnSchema | None) -> DeltaRun:
-    """Return the run with values of the column's present type. column: None for LIVENESS."""
+    """Return the run with its values in the column's present type. column: None for LIVENESS."""
     if column is None or run.values.type == column.type.arrow:
         return run
     return DeltaRun(run.kind, run.rowids, run.timestamps, adapt(run.values, column.type.arrow))

@@ -1,8 +1,8 @@
 """Merging compaction: merges the rows of several rowsets into one image, with their history.
 
 A *life* of a row is the time from an insertion to the next delete. If a key is deleted and inserted
-again, its dead row stays in one rowset (R5), and its live row may be in another. The image has one
-row for the key:
+again, its dead row stays in one rowset, and its live row may be in another. The merged image has
+one row for the key:
 
     rowset A    key k: inserted at 3 with 'a', updated at 7 to 'b', deleted at 9
     rowset B    key k: inserted at 12 with 'c'
@@ -11,15 +11,15 @@ row for the key:
                 UNDO value     before 12: 'b'     before 7: 'a'
                 UNDO LIVENESS  before 12: dead    before 9: alive    before 3: dead
 
-The row with the last life gives the base. LIVENESS gets the UNDO records of all rows. Any other
-column keeps its records inside of lives, and gets a record at the beginning of each life except the
-first, with the last value of the life before ("before 12: 'b'").
+The base values come from the row with the last life. LIVENESS gets the UNDO records of all rows.
+Any other column keeps the records of each life. At the beginning of each later life it gets a new
+record, with the last value of the life before: in the example "before 12: 'b'".
 
-A row may have several lives, and lives of two rows may alternate, if compactions merged other
-rowsets before. Example: one row lives from 3 to 9 and from 20 on, another from 12 to 15.
+After earlier compactions a row may have several lives, and the lives of two rows may alternate.
+Example: one row lives from 3 to 9 and from 20 on, another from 12 to 15.
 
 Invariants
-    G1  The lives of a key do not overlap, in whatever rows they are (R5). Otherwise a
+    G1  The lives of a key do not overlap, even if they are in different rows. Otherwise a
         CorruptionError is raised.
     G2  At any snapshot T >= cut, the merged row has the values of the input row that is alive at T.
         If no input row is alive then, the merged row is dead. `cut` is the oldest moment that
@@ -27,9 +27,9 @@ Invariants
     G3  A row is dropped if it has been dead since `cut` or longer. History before the next life of
         its key is dropped too.
 
-The functions are pure: they take images and return an image. Source: docs/design/kudu.md, "Rows in
-flush and compaction"; Kudu tablet design, "Merging compactions". Kudu merges lists of changes row
-by row.
+The functions do not read or write files: they take images and return an image. Source:
+docs/design/kudu.md, "Rows in flush and compaction"; Kudu tablet design, "Merging compactions". Kudu
+merges lists of changes row by row.
 """
 
 from __future__ import annotations
@@ -57,9 +57,9 @@ class _Lives:
     """The lives of the keys that have several rows, sorted by key and time.
 
     rows:   the row of each life. Rows are numbered through all images.
-    begins: the timestamp of the insertion; 0 if it is older than the history.
-    ends:   the timestamp of the deletion; `_FOR_EVER` if the row is alive.
-    older:  the lives (as indexes) that are not the last one of their key. The next life of the same
+    begins: the timestamp of each life's insertion; 0 if it is older than the history.
+    ends:   the timestamp of each life's deletion; `_FOR_EVER` if the row is alive.
+    older:  the indexes of lives that are not the last one of their key. The next life of the same
             key is at the next index.
     """
 
@@ -69,7 +69,7 @@ class _Lives:
     older: npt.NDArray[np.int64]
 
     def hold(self, rows: Rowids, times: Timestamps) -> npt.NDArray[np.bool_]:
-        """Return whether each (row, time) is inside a life of the row.
+        """Return for each row whether its time is inside one of the row's lives.
 
         The moment of the insertion is not inside. The moment of the deletion is inside, because a
         delete with a sequence number changes the sequence column at the same moment.
@@ -97,13 +97,13 @@ _NO_LIVES = _Lives(*(np.empty(0, np.int64) for _ in range(4)))
 
 
 def merge_images(images: Sequence[RowSetImage], schema: Schema, cut: int, where: str) -> RowSetImage:
-    """Merge the rows of several images, all as of one moment, into one image.
+    """Merge the rows of several images, which show the same moment, into one image.
 
     The result's `positions` has the source rows of the first image, then of the second, and so on.
 
     schema: the columns to keep. cut: history that only older snapshots need is dropped.
-    where:  the rowsets, for error messages.
-    Raises: CorruptionError if lives overlap (G1), or UNDO records contradict each other (D1 to D3).
+    where:  the names of the rowsets, for error messages.
+    Raises: CorruptionError if lives of a key overlap, or UNDO records contradict each other.
     """
     images = [image.without_history(cut) for image in images]
     offsets = np.concatenate([[0], np.cumsum([image.row_count for image in images])]).astype(np.int64)
@@ -136,7 +136,7 @@ def merge_images(images: Sequence[RowSetImage], schema: Schema, cut: int, where:
             name = "LIVENESS" if column_id == LIVENESS else f"column {column_id}"
             raise CorruptionError(
                 f"{where}: the UNDO records of {name} contradict each other: record {at} of row {run.rowids[at]} is "
-                "out of order (D1 to D3), so a delta file belongs to another rowset"
+                "out of order, so a delta file belongs to another rowset"
             )
     merged_alive = alive[heads]
     # Rows of an input that `without_history` dropped have no position.
@@ -164,7 +164,7 @@ Rows are numbered through all images.
 def _records(
     images: Sequence[RowSetImage], column_id: int, offsets: npt.NDArray[np.int64]
 ) -> _Records | None:
-    """Return the column's UNDO records in all images; None if there are none."""
+    """Return the column's UNDO records in all images; None if no image has one."""
     found = [
         (run.rowids + offset, run.timestamps, run.values)
         for image, offset in zip(images, offsets[:-1].tolist(), strict=True)
@@ -209,7 +209,7 @@ def _merge_keys(
         at = int(wrong[0])
         raise CorruptionError(
             f"{where}: the key {keys.at(int(rows[at])).hex()} has two rows whose lives overlap: one ends at "
-            f"{ends[at]}, the next begins at {begins[at + 1]} (G1)"
+            f"{ends[at]}, the next begins at {begins[at + 1]}"
         )
     last = np.append(~followed, True)
     heads[position[rows[last]]] = rows[last]
@@ -238,9 +238,7 @@ def _lives_of(
     begun_order, ended_order = np.lexsort((begins, begun)), np.lexsort((ends, ended))
     begun, ended = begun[begun_order], ended[ended_order]
     if len(begun) != len(ended) or (begun != ended).any():
-        raise CorruptionError(
-            f"{where}: a row is inserted while it is alive, or deleted while it is dead (G1)"
-        )
+        raise CorruptionError(f"{where}: a row is inserted while it is alive, or deleted while it is dead")
     return begun, begins[begun_order], ends[ended_order]
 
 
@@ -251,7 +249,7 @@ def _undo_of(
     lives: _Lives,
     shared: npt.NDArray[np.bool_],
 ) -> DeltaRun | None:
-    """Return a column's UNDO for the merged rows; None if it has no records.
+    """Return a column's UNDO records for the merged rows; None if there are no records.
 
     records, base: the column's UNDO records and base values, of the rows of all images.
     position: for each row, the number of its merged row.

@@ -3,12 +3,13 @@
 A look-up of keys has four steps. Each leaves fewer keys for the next one:
 
     1. The bounds of single columns exclude keys (`key_bounds`).
-    2. The bloom filter excludes keys. Files with very narrow rows have none.
-    3. The first keys of the file's segments tell which segment may contain a key.
+    2. The bloom filter excludes keys. Files with very narrow rows have no filter.
+    3. The keys of a file are divided into segments. The first keys of the segments show which
+       segment may contain a key.
     4. The keys of this segment are searched (`stored_keys`).
 
 After many look-ups of random keys, all keys of the file are kept in the block cache, if they take a
-small share of it. Then a binary search replaces steps 2 to 4.
+small share of the cache. Then a binary search replaces steps 2 to 4.
 
 Immutable except for the cache; any thread may use it. Source: docs/design/kudu.md, "Column files,
 indexes and bloom filters" and "Write path and flush".
@@ -122,20 +123,20 @@ class KeyIndex(LazyValues):
 
     @property
     def has_all_encoded(self) -> bool:
-        """Whether the file stores the encoded key of each row beside the key columns."""
+        """Whether the file stores an encoded key for each row, besides the key columns."""
         from nyala.rowset.key_lookup.stored_keys import DenseKeys
 
         return isinstance(self._stored, DenseKeys) and self._stored.is_encoded
 
     @property
     def row_bytes(self) -> float:
-        """About how many bytes a key and its columns take in memory."""
+        """About how many bytes a row's key and key columns take in memory."""
         return self._stored.row_bytes
 
     def sample(self, count: int) -> tuple[EncodedKeys, Rowids]:
-        """Return about `count` or more keys of evenly spaced rows, and their rowids.
+        """Return at least about `count` keys of evenly spaced rows, and their rowids.
 
-        Cost: none if the file's key index has `count` keys. Otherwise gathers the keys.
+        Cost: nothing is read if the file's key index has `count` keys. Otherwise gathers the keys.
         """
         return self._stored.sample(count)
 
@@ -152,8 +153,8 @@ class KeyIndex(LazyValues):
     def find(self, keys: EncodedKeys, stats: ReadStats | None = None) -> Rowids:
         """Return the rowid of each of these ascending keys, or -1.
 
-        Cost: reads each segment that may contain a key once. A key that the column bounds or the
-        bloom filter exclude costs no segment.
+        Cost: reads each segment that may contain a key once. Reads none for a key that the column
+        bounds or the bloom filter exclude.
         """
         if not len(keys):
             return np.empty(0, np.int64)
@@ -181,7 +182,7 @@ class KeyIndex(LazyValues):
         return self._stored.find(keys, segments, stats) if all_keys is None else all_keys.find(keys)
 
     def find_one(self, key: EncodedKeys, canonical: bytes) -> int:
-        """Return the rowid of one key, or -1. canonical: the encoded key as `bytes`."""
+        """Return the rowid of one key, or -1. canonical: the same key as `bytes`."""
         if self._bounds.excludes_one(canonical):
             return NO_ROWID
         all_keys = self._cached_keys()
@@ -199,13 +200,13 @@ class KeyIndex(LazyValues):
 
     @property
     def columns(self) -> Sequence[ColumnReader]:
-        """The columns that a search of a segment reads."""
+        """The columns that a look-up reads in a segment."""
         return self._stored.columns
 
     def parts_of_search(self, keys: EncodedKeys) -> list[tuple[ColumnReader, int, int]]:
-        """Return the parts of bloom filter and first keys that `find` reads first for these keys.
+        """Return which ordinals of the bloom filter and of the first keys `find` reads first.
 
-        A part is (column, lower, upper): the ordinals [lower, upper) of the column.
+        Each item is (column, lower, upper): the ordinals [lower, upper) of the column.
         """
         keys = self._inside(keys)
         if not len(keys) or self._cached_keys() is not None:
@@ -222,7 +223,7 @@ class KeyIndex(LazyValues):
         """Return the ranges of rows in which `find` searches these keys.
 
         If there are many ranges, one range covers them all.
-        Cost: reads the parts that `parts_of_search` returns.
+        Cost: reads the ordinals that `parts_of_search` returns.
         """
         keys = self._inside(keys)
         if not len(keys):
@@ -248,11 +249,11 @@ class KeyIndex(LazyValues):
         return keys if outside is None else keys.take(np.flatnonzero(~outside))
 
     def parts_of_bound(self, bound: bytes) -> list[tuple[ColumnReader, int, int]]:
-        """Return the parts (column, lower, upper) that `range` reads first for one bound."""
+        """Return the ordinals (column, lower, upper) that `range` reads first for one bound."""
         return [] if self._cached_keys() is not None else self._stored.parts_of_bound(bound)
 
     def parts_of_segment(self, bound: bytes) -> list[tuple[ColumnReader, int, int]]:
-        """Return the parts (column, lower, upper) that `range` reads after `parts_of_bound`."""
+        """Return the ordinals (column, lower, upper) that `range` reads after `parts_of_bound`."""
         return [] if self._cached_keys() is not None else self._stored.parts_of_segment(bound)
 
     @lazy_value
@@ -268,10 +269,10 @@ class KeyIndex(LazyValues):
         return cached
 
     def _all_keys(self, segments: int, stats: ReadStats | None) -> SearchedKeys | None:
-        """Read and cache all keys of the file if that pays off; otherwise return None.
+        """Read and cache all keys of the file if this pays off; otherwise return None.
 
-        It pays off when the segments searched so far have cost as much as reading all keys. All
-        keys must also fit a small share of the cache.
+        It pays off if earlier look-ups searched so many segments that reading all keys would have
+        cost less. All keys must also fit a small share of the cache.
         segments: the number of segments that the present look-up searches.
         """
         if self._cache is None or self._too_large:
@@ -291,7 +292,7 @@ class KeyIndex(LazyValues):
         return keys
 
     def close(self) -> None:
-        """Drop this object's entries from the cache."""
+        """Drop the entries of this object from the cache."""
         if self._cache is not None:
             self._cache.drop_owner(self._owner)
 
@@ -312,7 +313,7 @@ class KeyIndex(LazyValues):
         return self._stored.lower_bound(bound, stats) if cached is None else cached.lower_bound(bound)
 
     def check(self) -> None:
-        """Read all keys in ranges, and raise the worst problem that they have (`_PROBLEMS`).
+        """Read all keys in ranges. If there are problems, raise the worst one (`_PROBLEMS`).
 
         Raises: CorruptionError if keys do not ascend, or encoded keys differ from the key columns;
         KeysError if encoded keys cannot be read; SummaryError if bloom filter or key index are
@@ -363,7 +364,7 @@ class KeyIndex(LazyValues):
 def _find_some(
     maybe: npt.NDArray[np.bool_], keys: EncodedKeys, find: Callable[[EncodedKeys], Rowids]
 ) -> Rowids:
-    """Call `find` with the keys that `maybe` marks; return its rowids, and -1 for other keys."""
+    """Call `find` with the keys that `maybe` selects; return its rowids, and -1 for other keys."""
     rowids = np.full(len(keys), NO_ROWID, np.int64)
     at = np.flatnonzero(maybe)
     if len(at):

@@ -10,8 +10,8 @@ one pass in C over its keys, and each key takes part in O(log keys) merges.
 Invariants
     I1  Every key is once in the tail or in one run, with the rowid of its insertion.
     I2  Keys of a run ascend strictly. Each run is more than twice as long as the next one.
-    I3  An index changes only in its tail, and there only by keys of rows that its readers may not
-        see yet; `find` ignores these. A full tail creates a new index.
+    I3  An index changes only in its tail. New keys there belong to rows that readers may not see
+        yet, so `find` ignores them. When the tail is full, a new index is created.
 
 Source: docs/design/memory-and-rowsets.md, "MemRowSet"; the logarithmic method.
 """
@@ -45,7 +45,7 @@ class SharedKeys(LazyValues):
 
     @lazy_value
     def hashable(self) -> list[Any]:
-        """The keys as Python objects for a `dict`, converted once for all tablets."""
+        """The keys as Python objects for a `dict`. They are converted once for all tablets."""
         return self.keys.to_hashable()
 
 
@@ -95,7 +95,7 @@ class _TailPart(NamedTuple):
 
 
 class KeyRuns:
-    """The index (see the module).
+    """The key index of a MemRowSet: the newest keys in a dict, the others in sorted runs.
 
     Only the holder of the commit lock calls `insert`. Any thread may call all other methods.
     """
@@ -113,7 +113,7 @@ class KeyRuns:
     def insert(self, shared: SharedKeys, offset: int, length: int, first_rowid: int) -> KeyRuns:
         """Add the ascending keys [offset, offset + length) of `shared`, and return the index.
 
-        first_rowid: the rowid of the first of these keys; the others follow.
+        first_rowid: the rowid of the first of these keys. The other keys have the next rowids.
         Returns: this index, or a new one if the tail is full (I3).
         """
         part = _TailPart(shared.keys, offset, length, first_rowid)
@@ -192,7 +192,7 @@ class KeyRuns:
         return runs + _TAIL_KEY_BYTES * len(self._tail)
 
     def check(self, row_count: int) -> None:
-        """Assert I1 and I2."""
+        """Assert the invariants I1 and I2 of the module."""
         for run in self._runs:
             assert run.keys.is_strictly_ascending(), "I2: runs must ascend"
         for longer, shorter in pairwise(self._runs):

@@ -4,20 +4,20 @@
                  encoded keys. A look-up decodes the block that may contain the key.
 
     SparseKeys   The column of encoded keys has the key of every 2^n-th row, for example of every
-                 64th. These keys are *samples*. A look-up finds the last sample up to the key,
-                 gathers the key columns of the group of rows that begins there, encodes them, and
-                 searches:
+                 64th. These keys are *samples*. A group of rows begins at each sample. A look-up
+                 finds the last sample up to the key, gathers the key columns of its group, encodes
+                 them, and searches:
 
         samples       k0            k64           k128          k192
         key columns   ............. ............. ............. ....             all rows of the groups
         many groups   .   .   .   . .   ....                                     every eighth row, then seven more
 
-Both kinds divide the rows into *segments*: blocks or groups. The first keys of the segments tell
+Both kinds divide the rows into *segments*: blocks or groups. The first keys of the segments show
 which segment may contain a key.
 
-A file has sparse keys if single values of all its key columns can be gathered at little cost. The
-encoded keys of all rows would be a sixth of the TPC-H table lineitem, and half of a table with a
-long text as key.
+A file has sparse keys if single values of all its key columns can be gathered at little cost.
+Sparse keys save space. The encoded keys of all rows would be a sixth of the TPC-H table lineitem.
+In a table with a long text as key they would be half of the table.
 Source: docs/design/keys-and-look-ups.md, "Sparse keys"; docs/format/rowset.md; docs/design/kudu.md,
 "Column files, indexes and bloom filters" (Kudu's composite index is dense).
 
@@ -68,7 +68,7 @@ _SEARCHED_LOG2: Final = 4
 
 
 class DenseKeys(LazyValues):
-    """The keys in one column: of every row of the file, or of every 2^n-th row.
+    """A column of keys: the key of every row of the file, or of every 2^n-th row.
 
     The position of a key in the column is its *ordinal*.
     """
@@ -76,7 +76,7 @@ class DenseKeys(LazyValues):
     def __init__(
         self, path: str, column: ColumnReader, codec: KeyCodec, cache: BlockCache | None, owner: int
     ) -> None:
-        """owner: the cache entries of this object are under (owner, block number)."""
+        """owner: the cache key of a block of keys is (owner, block number)."""
         self._path = path
         self.column = column
         self._codec = codec
@@ -116,7 +116,7 @@ class DenseKeys(LazyValues):
 
     @property
     def row_bytes(self) -> float:
-        """About how many bytes a key and its columns take in memory."""
+        """About how many bytes a row's key and key columns take in memory."""
         first = self.column.block_first_keys()
         return max(self.column.row_bytes, 0.0 if first is None else first.nbytes / max(1, len(first)))
 
@@ -142,15 +142,15 @@ class DenseKeys(LazyValues):
         return self.column.rows_per_block
 
     def parts_before_segments(self, keys: EncodedKeys) -> list[tuple[ColumnReader, int, int]]:
-        """Return the parts (column, lower, upper) that `segments` reads for these keys: none."""
+        """Return an empty list: `segments` reads no block of keys."""
         return []
 
     def parts_of_bound(self, bound: bytes) -> list[tuple[ColumnReader, int, int]]:
-        """Return the parts (column, lower, upper) that `lower_bound` reads first."""
+        """Return the ordinals that `lower_bound` reads first, as (column, lower, upper)."""
         return self._parts_of_blocks([self.first_keys.lower_bound(bound) - 1])
 
     def parts_of_segment(self, bound: bytes) -> list[tuple[ColumnReader, int, int]]:
-        """Return the parts that `lower_bound` reads after `parts_of_bound`: none."""
+        """Return an empty list: `lower_bound` reads nothing after `parts_of_bound`."""
         return []
 
     def _parts_of_blocks(self, blocks: Iterable[int]) -> list[tuple[ColumnReader, int, int]]:
@@ -171,7 +171,7 @@ class DenseKeys(LazyValues):
         return found
 
     def find_one(self, key: EncodedKeys, canonical: bytes, stats: ReadStats | None) -> int:
-        """Return the ordinal of one key, or -1. canonical: the encoded key as `bytes`."""
+        """Return the ordinal of one key, or -1. canonical: the same key as `bytes`."""
         return int(self.find(key, self.segments(key), stats)[0])
 
     def floor(self, keys: EncodedKeys, stats: ReadStats | None) -> Rowids:
@@ -299,17 +299,17 @@ class SparseKeys:
         return 1 << self._log2
 
     def parts_before_segments(self, keys: EncodedKeys) -> list[tuple[ColumnReader, int, int]]:
-        """Return the parts (column, lower, upper) that `segments` reads for these keys."""
+        """Return the ordinals that `segments` reads for these keys, as (column, lower, upper)."""
         return self._samples._parts_of_blocks(np.unique(self._samples.segments(keys)).tolist())
 
     def parts_of_bound(self, bound: bytes) -> list[tuple[ColumnReader, int, int]]:
-        """Return the parts (column, lower, upper) that `lower_bound` reads first: samples."""
+        """Return the samples that `lower_bound` reads first, as ordinals (column, lower, upper)."""
         return self._samples.parts_of_bound(bound)
 
     def parts_of_segment(self, bound: bytes) -> list[tuple[ColumnReader, int, int]]:
-        """Return the parts that `lower_bound` reads after `parts_of_bound`: rows of key columns.
+        """Return the rows of key columns that `lower_bound` reads after `parts_of_bound`.
 
-        A part is (column, lower, upper). Cost: reads a block of samples.
+        Each item is (column, lower, upper). Cost: reads a block of samples.
         """
         group = self._samples.lower_bound(bound, None) - 1
         lower, upper = group << self._log2, (group + 1) << self._log2
@@ -325,8 +325,8 @@ class SparseKeys:
     def find(self, keys: EncodedKeys, segments: Segments, stats: ReadStats | None) -> Rowids:
         """Return the rowid of each key, or -1. segments: for each key, the group to search.
 
-        Cost: gathers the rows of each group. If many groups of the same 131,072 rows are needed,
-        reads these rows as a whole. At most 131,072 keys are in memory at once.
+        Cost: gathers the rows of each group. If many groups are in the same 131,072 rows, these
+        rows are read as a whole. At most 131,072 keys are in memory at once.
         """
         begins = np.where(segments >= 0, segments << self._log2, NO_ROWID)
         dense = self._dense_ranges(segments)
@@ -347,10 +347,10 @@ class SparseKeys:
         return found
 
     def _dense_ranges(self, segments: Segments) -> list[tuple[int, int]]:
-        """Return ranges [begin, end) of keys for which `find` should read rows as a whole.
+        """Return the ranges [begin, end) of keys for which `find` should read rows as a whole.
 
-        The keys of one range are in many different groups of the same 131,072 rows. Reading these
-        rows as a whole costs less than gathering the groups.
+        The keys of such a range are in many groups of the same 131,072 rows. Reading these rows as
+        a whole costs less than gathering the groups.
         segments: for each key, its group, ascending.
         """
         log2 = max(0, _READ_ROWS_LOG2 - self._log2)
@@ -378,11 +378,11 @@ class SparseKeys:
         search: Callable[[SearchedKeys, EncodedKeys], Segments],
         stats: ReadStats | None,
     ) -> Rowids:
-        """Search each of these ascending keys among some rows of its group; return row or -1.
+        """Search each of these ascending keys among some rows of its group. Return rows, or -1.
 
         begins:    for each key, the first row to search; -1: the key is not searched.
-        size_log2: 2^size_log2 rows from `begins` on are considered for each key.
-        step_log2: only every 2^step_log2-th of them is gathered and searched.
+        size_log2: each key is searched among the 2^size_log2 rows from `begins` on.
+        step_log2: only every 2^step_log2-th of these rows is gathered and searched.
         search:    called with (keys of gathered rows, keys); returns a position or -1 per key.
         """
         found = np.full(len(keys), NO_ROWID, np.int64)
@@ -400,7 +400,7 @@ class SparseKeys:
         return found
 
     def find_one(self, key: EncodedKeys, canonical: bytes, stats: ReadStats | None) -> int:
-        """Return the rowid of one key, or -1. canonical: the key's bytes."""
+        """Return the rowid of one key, or -1. canonical: the same key as `bytes`."""
         # The first sample >= key + b"\0" is the first one above the key: no key is between the two.
         group = self._samples.lower_bound(canonical + b"\0", stats) - 1
         if group < 0:
@@ -412,7 +412,7 @@ class SparseKeys:
     def lower_bound(self, bound: bytes, stats: ReadStats | None) -> int:
         """Return the first row with a key >= `bound`.
 
-        Cost: a block of samples, and a group of each key column.
+        Cost: reads a block of samples, and one group of rows of each key column.
         """
         group = self._samples.lower_bound(bound, stats) - 1
         return 0 if group < 0 else (group << self._log2) + self._group(group, stats).lower_bound(bound)
@@ -425,7 +425,7 @@ class SparseKeys:
     def check(self, keys: EncodedKeys, lower: int) -> None:
         """Check samples and key index against keys that were encoded from the key columns.
 
-        keys: the keys of the rows from `lower` on.
+        keys: the keys of the rows from `lower` on, as encoded from the key columns.
 
         Raises: CorruptionError if a sample differs, because either may be wrong; SummaryError if
         the key index differs from the samples; KeysError if the samples cannot be read.
@@ -445,7 +445,7 @@ class SparseKeys:
         self._samples.check(samples, sample)
 
     def _group(self, group: int, stats: ReadStats | None) -> SearchedKeys:
-        """Return the keys of one group through the cache, because single keys often repeat."""
+        """Return the keys of one group. They are cached, because look-ups of a key often repeat."""
 
         def load() -> SearchedKeys:
             lower = group << self._log2
@@ -459,7 +459,7 @@ class SparseKeys:
 
 
 def _ranges_of(segments: Segments) -> list[tuple[int, int, int]]:
-    """Return (segment, begin, end) for each run of equal values in ascending segments, without -1."""
+    """Return (segment, begin, end) for each distinct segment: its positions. -1 is skipped."""
     borders = [0, *(np.flatnonzero(segments[1:] != segments[:-1]) + 1).tolist(), len(segments)]
     return [(int(segments[begin]), begin, end) for begin, end in pairwise(borders) if segments[begin] >= 0]
 
@@ -476,7 +476,7 @@ def _through_cache(
     load: Callable[[], SearchedKeys],
     stats: ReadStats | None,
 ) -> SearchedKeys:
-    """Return the cache's entry (owner, name), or load it into the cache."""
+    """Return the cache's entry (owner, name). If it is missing, load it into the cache."""
     found: SearchedKeys | None = None if cache is None else cache.get(owner, name)
     if found is None:
         found = load()
@@ -506,5 +506,5 @@ def _floor_of(among: SearchedKeys, keys: EncodedKeys) -> Segments:
 
 
 def _bytes_a_key(some: EncodedKeys) -> float:
-    """Return a low estimate of the bytes that a key takes in memory, from some keys."""
+    """Return a low estimate of a key's bytes in memory, from a sample of keys."""
     return 8 if some.width is not None else 8 + float(some.sizes().mean())

@@ -107,7 +107,7 @@ class SplitSizer:
         return float(sizes.max())
 
     def _decoded_again(self, rows: int) -> float:
-        """Return how often a byte is decoded on average, with `rows` rows per split and no cache."""
+        """Return how often a byte is decoded on average, for splits of `rows` rows and no cache."""
         decoded = sum(max(_block_bytes(reader), reader.row_bytes * rows) for reader in self._readers)
         return decoded / max(1.0, sum(reader.row_bytes for reader in self._readers) * rows)
 
