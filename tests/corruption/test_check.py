@@ -240,7 +240,7 @@ FALSE = pa.array([False])
         pytest.param(without("undo"), "orphan-file", "does not name this file", id="a forgotten UNDO file"),
         pytest.param(changed_delta(timestamp_min=1), "damage", "expected timestamps", id="REDO begins too late"),
         pytest.param(changed_delta(timestamp_min=-1), "damage", "as the catalogue says", id="REDO begins too early"),
-        pytest.param(durable_marks_too_low, "damage", "R2", id="durable marks too low"),
+        pytest.param(durable_marks_too_low, "damage", "are on disk up to", id="durable marks too low"),
         pytest.param(other_rowsets_deltas, "damage", "the rowset has", id="REDO of another rowset"),
         pytest.param(
             lambda path: more_redo(path, (LIVENESS, [0, 0], [0, 1], pa.array([False, False]))),

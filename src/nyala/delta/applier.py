@@ -4,13 +4,13 @@
       UNDO t=4   UNDO t=9   [ base ]   REDO t=12   REDO t=20
       <- roll back, newest first       roll forward, oldest first ->
 
-All functions are pure. Each run (`DeltaRun`) has values of one column for some rows. If several
-runs change a row, the run that is applied last counts. So callers pass UNDO newest first and REDO
-oldest first. The functions combine all runs into one *patch*: (positions, values) to write over the
-base.
+Each run (`DeltaRun`) has changes of one column. If several runs change a row, the run that is
+applied last counts. So callers pass UNDO newest first and REDO oldest first. The functions combine
+all runs into one *patch*: the positions and values that replace values of the base. No function
+changes its arguments.
 
 Invariants
-    D4  For one cell no UNDO is newer than any REDO, so rolling back and then forward is correct.
+    D4  For one value, no UNDO is newer than any REDO. So rolling back and then forward is correct.
     D5  Runs of one kind follow one another in time without overlap (rule R4).
 
 Cost: one pass over the changes of the rows, and one copy of the base. No copy if nothing applies.
@@ -71,8 +71,7 @@ def overlay(
     parts: (strictly ascending positions, values) of each patch. The result has the same form, with
     None as values if it is empty.
     lower, upper: a range that contains all positions; upper None: unknown.
-    Cost: one sort of the positions. If they fill a large share of the range, one pass over the
-    range instead.
+    Cost: one sort of the positions; or one pass over the range, if the positions fill much of it.
     """
     parts = [part for part in parts if len(part[0])]
     if not parts:
@@ -137,7 +136,7 @@ def patch(base: pa.Array, positions: npt.NDArray[np.integer[Any]], values: pa.Ar
 
 
 def _bits(array: pa.Array, buffer: int) -> npt.NDArray[np.uint8]:
-    """Return a bitmap of an array as one writable byte (0 or 1) per row.
+    """Return the bits of an array as one writable byte (0 or 1) per row.
 
     buffer: 0 for the validity bitmap, 1 for the values of a bool array.
     """

@@ -27,8 +27,8 @@ from nyala.schema.conversion.long_column import Column, LongColumn
 def held_bytes(arrays: Iterable[Column]) -> int:
     """Return the total size of the buffers of `arrays`, in bytes. The arrays must not be slices.
 
-    For a `LongColumn`, which is not an array yet, the size of its later array counts. This function
-    is ten times as fast as Arrow's `nbytes`.
+    A `LongColumn` is not an array yet: its size as an array counts. This function is ten times as
+    fast as Arrow's `nbytes`.
     """
     total = 0
     for array in arrays:
@@ -46,7 +46,7 @@ class SharedBatch(LazyValues):
     """The columns of one write, by column id. Several stores share them, each for a range of rows.
 
     The columns are immutable, have equal length and own their memory. The memory is freed when no
-    store has a part of the batch. Each store counts only the bytes of its own rows.
+    store refers to the batch any more. Each store counts only the bytes of its own rows.
     """
 
     columns: Mapping[int, pa.Array]

@@ -1,14 +1,14 @@
-"""Delta compactions: fewer runs, or none, with the same values at every snapshot.
+"""Delta compactions: replace runs by fewer runs, with the same values at every snapshot.
 
     minor    REDO 1 + REDO 2 + REDO 3              ->  REDO 1-3                         (`merge_delta_files`)
     major    base   + REDO 1                       ->  UNDO 1 + base as of REDO 1's end (`redo_to_undo`)
 
 `redo_to_undo` inverts each change: "from t on the value is v" becomes "before t the value was w",
-where w is the previous value. For example, of one row with
+where w is the previous value. For example, one row has these changes:
 
     INSERT at 1 of val=1, UPDATE at 2 to val=2, DELETE at 3, INSERT at 4 of val=3
 
-the columns val and LIVENESS have these records (timestamp: value):
+Then its columns val and LIVENESS have these records (timestamp: value):
 
               base    REDO                                 new base   UNDO
     val       1       (2: 2) (4: 3)                  ->    3          (4: 2) (2: 1)
@@ -16,9 +16,8 @@ the columns val and LIVENESS have these records (timestamp: value):
 
 The insertion itself adds the UNDO record (1: False) of LIVENESS (`insertion_undo`).
 
-All functions are pure except `merge_delta_files`, which reads immutable files and writes a new,
-synced one. Its caller adds the file to the catalogue. `tablet.compaction.policy` chooses what to
-compact.
+Only `merge_delta_files` uses files: it reads immutable files, and writes and syncs a new one. Its
+caller adds the new file to the catalogue. `tablet.compaction.policy` chooses what to compact.
 Source: Kudu tablet design, "Types of Delta Compaction"; the example is its "Historical MVCC in
 DiskRowSets", where "Before Tx 2: SET row=1" means val=1.
 """
@@ -80,11 +79,12 @@ def merge_delta_files(
     names the file.
 
     inputs: files of one kind.
-    types: the types of the columns to keep, by id. Columns that were dropped from the table are
-    left out.
-    cut: a timestamp. Records that only snapshots before `cut` need are left out.
-    Raises: CorruptionError if an input is damaged; StorageError if writing fails, and then no valid
-    file remains; InvalidArgumentError if no column remains: the caller then deletes the inputs.
+    types:  the types of the columns to keep, by id. Columns that were dropped from the table are
+            left out.
+    cut:    a timestamp. Records that only snapshots before `cut` need are left out.
+    Raises: CorruptionError if an input is damaged. StorageError if writing fails; then no valid
+            file remains. InvalidArgumentError if no column remains; then the caller deletes the
+            inputs.
     """
     kind = inputs[0].kind
     assert all(file.kind == kind for file in inputs), "REDO and UNDO must not be mixed"
@@ -107,5 +107,5 @@ def join_undo(older: DeltaRun | None, newer: DeltaRun | None) -> DeltaRun | None
 
 
 def insertion_undo(rowids: np.ndarray, timestamps: np.ndarray) -> DeltaRun:
-    """Return the UNDO of insertions: before `timestamps[i]`, row `rowids[i]` was not alive."""
+    """Return the UNDO run of insertions: before `timestamps[i]`, row `rowids[i]` was not alive."""
     return build_run("undo", rowids, timestamps, pa.array(np.zeros(len(rowids), np.bool_)))

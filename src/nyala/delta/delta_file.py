@@ -6,17 +6,17 @@ a group, and the file stores their rowids and timestamps once:
     group 0   DELTA_ROWID  DELTA_TIMESTAMP   DELTA_VALUE val   DELTA_VALUE status
     group 1   DELTA_ROWID  DELTA_TIMESTAMP   DELTA_VALUE LIVENESS
 
-To read a column, a reader decodes only the rowids and timestamps of its group, and its values. The
-file's entry in the catalogue (`DeltaDescription`) says which columns and timestamps the file has.
-So a scan opens only the files that it needs.
+To read a column, a reader decodes only the column's values, and the rowids and timestamps of its
+group. The file's entry in the catalogue (`DeltaDescription`) says which columns and timestamps the
+file has. So a scan opens only the files that it needs.
 
 Invariants
     F1  The records of each group are in the order of a run (D1–D3 of `run`); checked before writing
         and after reading.
     F2  Every timestamp is in [timestamp_min, timestamp_max] of the description.
     F3  No group is empty, and no two groups of a file have the same rowids and timestamps.
-    F4  If timestamp_min = timestamp_max, every record has this timestamp, whatever the file stores.
-        (A job writes its files before it knows the timestamp of its commit.)
+    F4  If timestamp_min = timestamp_max, every record has this timestamp. The timestamps in the
+        file are ignored then: a job writes its files before it knows the timestamp of its commit.
 
 Files are immutable; any thread may use a DeltaFile. Format: docs/format/delta.md. Source:
 docs/design/kudu.md, "Delta files". Kudu stores lists of changes by row, and not columns.
@@ -83,7 +83,7 @@ _NOTHING: Final = np.empty(0, np.int64)
 
 
 class DeltaDescription(Protocol):
-    """The catalogue's entry of a delta file: what a reader must know to open it or to skip it."""
+    """The catalogue's entry of a delta file, with which a reader can open the file or skip it."""
 
     @property
     def id(self) -> int: ...
@@ -111,8 +111,8 @@ class DeltaDescription(Protocol):
 class WrittenDelta:
     """A finished delta file, with what the catalogue stores about it.
 
-    record_count: the (row, timestamp) pairs of all groups. One write that changed three columns of
-    a row counts as one record.
+    record_count: the number of (row, timestamp) pairs in all groups. If one write changed three
+    columns of a row together, this counts once.
     """
 
     file: WrittenFile
@@ -125,7 +125,7 @@ class WrittenDelta:
 
 @dataclass(frozen=True)
 class RunBounds:
-    """The greatest rowid of a column's records, and their least and greatest timestamps."""
+    """The bounds of a column's records: the greatest rowid, the least and greatest timestamp."""
 
     rowid_max: int
     timestamp_min: int
@@ -133,7 +133,7 @@ class RunBounds:
 
 
 class _RangeKeys(NamedTuple):
-    """The rowids and timestamps of one group's records, for a range of rows; already checked.
+    """The rowids and timestamps of one group's records, for a range of rows. They are checked.
 
     Rowids are counted from the range's first row.
     """
@@ -183,7 +183,8 @@ class DeltaFile:
         """Return a DeltaFile for the catalogue's `entry`. The file is opened at its first use.
 
         root: the folder of the store.
-        types: the Arrow types of the columns by id. Other types in the file are damage.
+        types: the expected Arrow types of the columns by id. A column of another type raises
+        CorruptionError.
         """
         path = os.path.join(root, entry.path)
         reader = CFileReader(files, path, cache, entry.places, types, entry.size_bytes, entry.file_id)
@@ -196,9 +197,10 @@ class DeltaFile:
         return self.timestamp_max > snapshot
 
     def run(self, column_id: int, stats: ReadStats | None = None) -> DeltaRun | None:
-        """Return the column's records; None if the file has none.
+        """Return the column's records; None if the file has no record of the column.
 
-        Raises: CorruptionError if they are out of order (F1) or do not match the description (F2).
+        Raises: CorruptionError if records are out of order (F1), or their timestamps are outside
+        the bounds of the description (F2).
         """
         if column_id not in self.column_ids:
             return None
@@ -227,8 +229,8 @@ class DeltaFile:
     ) -> DeltaRun | None:
         """Return the column's records of the rows [lower, upper), and maybe of other rows.
 
-        whole: True reads all records, and caches the run. False reads only the blocks with these
-        rows. But a run that is already in memory is returned as a whole.
+        whole: True: read all records, and cache the run. False: read only the blocks with these
+        rows, unless the whole run is in memory already.
         Returns: None if the file has no record of the column.
         Raises: as `run`.
         """
@@ -268,7 +270,7 @@ class DeltaFile:
             if rowids[0] < 0 or (wrong := rowids[1:] < rowids[:-1]).any():
                 at = 0 if rowids[0] < 0 else int(np.argmax(wrong)) + 1
                 raise CorruptionError(
-                    f"record {at} of column {column_id} (rowid {rowids[at]}) is not in the order of REDO records (F1)",
+                    f"record {at} of column {column_id} (rowid {rowids[at]}) is not in the order of REDO records",
                     self.path,
                 )
             values = column.decode(begin, end, narrow_decimal(column.type), access=access, stats=stats)
@@ -279,23 +281,23 @@ class DeltaFile:
 
     @property
     def run_bytes(self) -> int:
-        """How many bytes of the cache all runs of the file would take: an estimate.
+        """Estimate how many bytes all runs of the file would take in the cache.
 
-        It includes `DeltaRun.latest`. Does not open the file.
+        Includes the lazy value `DeltaRun.latest`. Does not open the file.
         """
         return 2 * _RECORD_BYTES * self.record_count
 
     @property
     def cache_bytes(self) -> int:
-        """The byte limit of the cache for runs; 0 without a cache."""
+        """The size limit of the cache that keeps runs, in bytes; 0 without a cache."""
         return 0 if self._cache is None else self._cache.limit_bytes
 
     def run_of_rows(self, column_id: int, lower: int, upper: int) -> DeltaRun | None:
         """Return the column's records of the rows [lower, upper), with rowids counted from `lower`.
 
-        This is for compactions, which read a file once, range by range. It reads only the blocks
-        with these rows, and caches no blocks. If the caller reads all columns of a group for one
-        range, the group's rowids and timestamps are read and checked only once.
+        For compactions, which read a file once, range by range. Reads only the blocks with these
+        rows, and caches no blocks. If the caller reads all columns of a group for one range, the
+        group's rowids and timestamps are read and checked only once.
         Returns: None if the file has no record of the column.
         Raises: as `run`.
         """
@@ -310,7 +312,7 @@ class DeltaFile:
         return DeltaRun(self.kind, keys.rowids, keys.timestamps, values)
 
     def _read_range_keys(self, column_id: int, lower: int, upper: int) -> _RangeKeys:
-        """Read and check rowids and timestamps of the column's group for the rows [lower, upper).
+        """Read and check rowids and timestamps of the column's group, for the rows [lower, upper).
 
         Raises: as `run`.
         """
@@ -327,7 +329,7 @@ class DeltaFile:
         return _RangeKeys(key, begin + first, rowids[first:last] - lower, timestamps[first:last])
 
     def text_bytes(self, column_id: int, lower: int, upper: int) -> int:
-        """Return the approximate bytes of the column's decoded text in the rows [lower, upper).
+        """Estimate the bytes of decoded text of the column in the rows [lower, upper).
 
         0 if the file has no record of the column. Cost: reads the rowids of these rows.
         """
@@ -339,8 +341,8 @@ class DeltaFile:
     def value_bytes(self, column_id: int) -> float:
         """Return the average size of the column's text or binary values, in bytes.
 
-        0 for columns of other types. If the file has few records, so that their text cannot exceed
-        `LITTLE_TEXT_BYTES`, the result is 0 too, and the file is not opened.
+        0 for columns of other types. A file with few records cannot have more text than
+        `LITTLE_TEXT_BYTES`: then the result is 0 too, and the file is not opened.
         """
         if (
             column_id not in self.column_ids
@@ -360,7 +362,7 @@ class DeltaFile:
     def record_keys(self, column_id: int, lower: int, upper: int) -> tuple[Rowids, Timestamps]:
         """Return (rowids, timestamps) of the column's records of the rows [lower, upper).
 
-        Does not check F1 and F2, because the caller has checked the file.
+        Does not check order and timestamps, because the caller has checked the file.
         """
         if column_id not in self.column_ids:
             return _NOTHING, _NOTHING
@@ -372,8 +374,8 @@ class DeltaFile:
         """Return one bool per rowid: whether the row has a record newer than `timestamp`.
 
         rowids: ascending.
-        Cost: reads rowids and timestamps, only of groups with newer records. For up to 16 rows it
-        reads the blocks with their records. For more rows it reads all blocks from the first row to
+        Cost: reads the rowids and timestamps of groups with newer records. For up to 16 rows it
+        reads only the blocks of these rows. For more rows it reads all blocks from the first row to
         the last.
         Raises: as `run`.
         """
@@ -406,8 +408,8 @@ class DeltaFile:
 
         Returns: None if the file has no record of the column.
         Raises: CorruptionError if records cannot be read, are out of order (F1), or have timestamps
-        outside the bounds of the description (F2). Of several faults, the first in this list is
-        reported.
+        outside the bounds of the description (F2). If there are several problems, the first one in
+        this list is raised.
         """
         if column_id not in self.column_ids:
             return None
@@ -437,9 +439,7 @@ class DeltaFile:
         return RunBounds(int(rowids[-1]), least, greatest)
 
     def _records_of(self, column_id: int, lower: int, upper: int) -> tuple[int, int]:
-        """Return (begin, end): the positions of all records in blocks that may have the rows
-        [lower, upper).
-        """
+        """Return the positions [begin, end) of all records in blocks that may have these rows."""
         rowids = self._rowids(column_id)
         if rowids.block_count <= 1:
             return 0, rowids.row_count
@@ -454,7 +454,7 @@ class DeltaFile:
         return begin, max(begin, end)
 
     def _records_at(self, column_id: int, lower: int, upper: int) -> tuple[int, int]:
-        """Return (begin, end): the positions of exactly the records of the rows [lower, upper).
+        """Return the positions [begin, end) of exactly the records of the rows [lower, upper).
 
         Cost: reads the blocks with their rowids.
         """
@@ -464,7 +464,7 @@ class DeltaFile:
         return begin + first, begin + last
 
     def _records_to_read(self, column_id: int, lower: int, upper: int) -> tuple[int, int]:
-        """Return (begin, end): the positions of the records to read for the rows [lower, upper).
+        """Return the positions [begin, end) of the records to read for the rows [lower, upper).
 
         For a column with much text these are exactly the records of the rows, otherwise all records
         of their blocks.
@@ -475,10 +475,10 @@ class DeltaFile:
     def parts_of_rows(
         self, column_id: int, rows: tuple[int, int] | None
     ) -> list[tuple[ColumnReader, int, int]]:
-        """Return which stored columns, and which of their records, a reader of this column needs.
+        """Return what a read of this column needs, as (stored column, first record, end).
 
-        Returns: (stored column, first record, end) for the rowids, the values and, unless F4 makes
-        them unnecessary, the timestamps.
+        The stored columns are the rowids, the values and, unless all records have one timestamp,
+        the timestamps.
 
         rows: the range of rows (lower, upper). None: all rows. The file must have the column.
         Cost: reads footers only.
@@ -490,7 +490,7 @@ class DeltaFile:
         return [(column, begin, end) for column in columns]
 
     def column_zone(self, column_id: int) -> Zone | None:
-        """Return the zone of the column's values in this file; None if the file has no such column."""
+        """Return the zone map of the column's values; None if the file has no such column."""
         if column_id not in self.column_ids:
             return None
         return self._values(column_id).column_zone()
@@ -502,7 +502,7 @@ class DeltaFile:
         self.reader.close()
 
     def check(self) -> None:
-        """Read and check everything. Raises CorruptionError."""
+        """Read and check the whole file. Raises CorruptionError."""
         self.reader.check()
         for column_id in self.column_ids:
             self.check_run(column_id)
@@ -543,9 +543,9 @@ class DeltaFile:
             )
 
     def _check_times(self, column_id: int) -> None:
-        """Check F2 by the zone map of the timestamps, for callers that do not read the timestamps.
+        """Check that the column's timestamps are within the bounds of the description (F2).
 
-        Raises: CorruptionError.
+        Uses the zone map, for callers that do not read the timestamps. Raises: CorruptionError.
         """
         if self.timestamp_min != self.timestamp_max:  # F4
             zone = self._timestamps(column_id).column_zone()
@@ -591,7 +591,7 @@ class DeltaFile:
         access: Access = Access.ONCE,
         stats: ReadStats | None = None,
     ) -> DeltaRun:
-        """Return the column's records at the positions [begin, end), without checking F1 and F2."""
+        """Return the column's records at the positions [begin, end), without checking them."""
         self._check_counts(column_id)
         rowids, timestamps = self._record_keys(column_id, begin, end, access, stats)
         values = self._values(column_id).decode(begin, end, access=access, stats=stats)
@@ -600,7 +600,7 @@ class DeltaFile:
     def _read_run(
         self, column_id: int, begin: int, end: int, access: Access, stats: ReadStats | None
     ) -> DeltaRun:
-        """Return the column's records at the positions [begin, end), after checking F1 and F2."""
+        """Return the column's records at the positions [begin, end). Check order and timestamps."""
         run = self._read_records(column_id, begin, end, access, stats)
         wrong = self._disorder(column_id, run, begin)
         if wrong is not None:
@@ -610,7 +610,7 @@ class DeltaFile:
         return run
 
     def _disorder(self, column_id: int, run: DeltaRun, begin: int) -> CorruptionError | None:
-        """Return the error to raise if the records of `run` violate F1 (order), else None.
+        """Return an error if the records of `run` are out of order (F1), else None.
 
         begin: the position of the run's first record in the column, for the message.
         """
@@ -619,13 +619,14 @@ class DeltaFile:
             return None
         return CorruptionError(
             f"record {begin + wrong} of column {column_id} (rowid {run.rowids[wrong]}, timestamp "
-            f"{run.timestamps[wrong]}) is not in the order of {self.kind.upper()} records (F1)",
+            f"{run.timestamps[wrong]}) is not in the order of {self.kind.upper()} records",
             self.path,
         )
 
     def _expect_times(self, column_id: int, least: int | None, greatest: int | None) -> None:
-        """Raise CorruptionError unless `least` and `greatest`, the bounds of the column's
-        timestamps, are within the bounds of the description (F2).
+        """Raise CorruptionError if a column's timestamps are outside the bounds of the description.
+
+        least, greatest: the least and greatest timestamp of the column.
         """
         if (
             least is None
@@ -634,7 +635,7 @@ class DeltaFile:
         ):
             raise CorruptionError(
                 f"expected timestamps of column {column_id} from {self.timestamp_min} to {self.timestamp_max}, found "
-                f"{least} to {greatest} (F2)",
+                f"{least} to {greatest}",
                 self.path,
             )
 
@@ -652,7 +653,7 @@ def write_delta_file(
     names the file.
 
     runs: at least one must have records. Empty runs are left out.
-    types: the types of the columns now, by column id, except LIVENESS. If a column's type was
+    types: the present types of the columns, by column id, except LIVENESS. If a column's type was
     widened, its older values are converted.
     Raises: StorageError if writing fails; then no valid file remains.
     """

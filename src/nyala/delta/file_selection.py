@@ -3,19 +3,19 @@
 A rowset that changes every day gets one file per day, and a reader opens all files that its
 snapshot needs. If every new file were merged at once, all records would be rewritten every day. If
 files were never merged, there would be 365 files after a year. So a file is merged with all newer
-files when these are together at least as large, and FILES_MIN files or more would be merged. If
-several files qualify, the merge begins at the oldest of them:
+files under two conditions: the newer files are together at least as large, and FILES_MIN files or
+more are merged. If several files meet the conditions, the merge begins at the oldest of them:
 
     sizes, oldest first     merge
     8  4  1 1 1             nothing: 8 > 7 and 4 > 3, and the last three are too few
     8  4  1 1 1 1           all into 16: 8 <= 8
 
 Invariants, for n flushes of about equal size
-    C1  When nothing is to be merged, there are at most FILES_MIN - 1 + log2(n) files, because each
-        file before the newest ones is larger than all files after it.
+    C1  When no merge is due, there are at most FILES_MIN - 1 + log2(n) files: each file before the
+        newest FILES_MIN - 1 is larger than all files after it.
     C2  A record is rewritten at most 1 + log2(n) times: from its second merge on, each merge at least
         doubles the file that contains it.
-    C3  Merged files are adjacent, so the result keeps R4 (files in the order of time).
+    C3  Merged files are adjacent, so the files stay in the order of time.
 
 Source: the logarithmic method (Bentley and Saxe, 1980). Kudu's minor compaction merges all files
 instead.

@@ -5,25 +5,25 @@ the store is a short list of *nodes*. A node has the records of some consecutive
 its run of a column when a reader first needs it (`node`). Appending merges nodes without building
 runs. Like the digits of a binary counter, each node is much larger than the next:
 
-    append    nodes (records)                     a run of the merged node is built from the runs of its
-    a         a(1)                                parts, which are then freed
+    append    nodes (records)                     a run of the merged node is built from the runs of
+    a         a(1)                                the two nodes, which are then freed
     b         ab(2)
     c         ab(2) c(1) -> abc(3)
     ...       [ 60,000 ][ 4,000 ][ 300 ][ 12 ]
 
-A record takes part in O(log records) merges of runs, and only if a reader reads its column. A
-reader applies O(log records) runs. A look-up of single rows searches appends and existing runs, and
-builds runs only after many look-ups.
+So each record is merged O(log records) times, and only if a reader needs its column. A reader
+applies O(log records) runs. A look-up of single rows searches appends and existing runs. It builds
+runs only after many look-ups.
 
 Invariants
-    M1  Nodes follow one another in time: the greatest timestamp of one is at most the least of the
-        next. An append out of time order (replay groups records by kind) is merged with the nodes
-        before it until this holds.
+    M1  Nodes follow one another in time: the greatest timestamp of a node is at most the least
+        timestamp of the next node. Replay groups records by kind, so its appends may be out of time
+        order. Such an append is merged with the nodes before it until this holds.
     M2  A node has more than MERGE_RATIO times as many records as the next.
-    M3  Each published state is a prefix of the appends: a reader sees whole appends only.
-    M4  What a reader sees of the records with timestamp <= T does not change once T is published:
-        later appends have later timestamps, and readers select by timestamp.
-    M5  (rowid, timestamp) is unique per column (rule W4).
+    M3  A reader sees the first n appends, each of them whole.
+    M4  Once T is published, the records with timestamp <= T do not change for a reader: later
+        appends have later timestamps, and readers select by timestamp.
+    M5  (rowid, timestamp) is unique per column.
 
 Threads: one thread at a time, the holder of the database's commit lock, calls `append`. Any thread
 may call everything else without a lock: the state is one immutable tuple that is replaced as a
@@ -161,7 +161,7 @@ class DeltaMemStore:
     def nbytes(self) -> int:
         """The approximate bytes in memory: the appended data, and the overhead of each append.
 
-        Sorted runs that readers built beside the appended data are not counted.
+        Does not count the sorted runs that readers built from the appended data.
         """
         state = self._state
         return state.data_bytes + _OVERHEAD_BYTES * sum(node.append_count for node in state.nodes)
@@ -184,7 +184,7 @@ class DeltaMemStore:
         return self._state.column_ids
 
     def levels(self, column_id: int) -> tuple[DeltaRun, ...]:
-        """Return the column's runs for `applier`: oldest first, without overlap in time (M1)."""
+        """Return the column's runs for `applier`: oldest first, without overlap in time."""
         state = self._state
         if column_id not in state.column_ids:
             return ()
@@ -221,7 +221,7 @@ class DeltaMemStore:
         return run
 
     def runs(self) -> dict[int, DeltaRun]:
-        """Return all records as one run per column id, for a flush.
+        """Return all records as one run per column, by column id, for a flush.
 
         Cost: one sort for all columns that changed together.
         """
@@ -256,7 +256,7 @@ class DeltaMemStore:
         return batches
 
     def check(self) -> None:
-        """Assert M1, M2, M5 and the counters."""
+        """Assert the invariants M1, M2 and M5 of the module, and the counters."""
         state = self._state
         for older, newer in pairwise(state.nodes):
             assert older.timestamp_max <= newer.timestamp_min, "M1: nodes must follow one another in time"

@@ -1,18 +1,19 @@
-"""A node of a DeltaMemStore: the changes of some appends, built to sorted runs when they are read.
+"""A node of a DeltaMemStore: the changes of some appends. Sorted runs are built when a reader needs
+them.
 
-A node contains one of:
+The content of a node is one of:
 
-    an append       (rowids, one or more timestamps, a part of a batch), in any order of rowids
+    an append       (rowids, one or more timestamps, a slice of a batch), in any order of rowids
     two nodes       which are adjacent in time and were merged
-    runs            of all its columns, once every column was built
+    runs            of all its columns, when the run of every column was built
 
 A node is *uniform* if each of its records has a value for every column of the node, like the
 records of upserts. Then all columns have the same order of records. The order is computed once
-(`_Order`), and a column is sorted by it when it is needed. In other nodes, the parts are built and
-merged for each column.
+(`_Order`), and a column is sorted by it when a reader needs the column. In other nodes, the runs of
+each column are built and merged separately.
 
-A look-up of one row (`cells`) searches the appends, newest first. After as many searches as
-building the runs would cost, the runs are built.
+A look-up of one row (`cells`) searches the appends, newest first. When the searches have cost as
+much as building the runs, the runs are built.
 
 Threads: any, without a lock. Everything but `content` can be computed again, so at worst two
 readers do the same work. A thread that replaces `content` puts an equivalent value there.
@@ -64,7 +65,7 @@ class Append:
         return self.batch.columns[column_id].slice(self.offset, len(self.rowids))
 
     def last_of(self, rowid: int, snapshot: int) -> int:
-        """Return the position in the batch of the row's newest record at `snapshot`.
+        """Return the position in the batch of the row's newest record that applies at `snapshot`.
 
         -1 if there is no such record. The append must be in time order.
         """
@@ -81,9 +82,9 @@ _Leaf: TypeAlias = Append | _Runs
 
 
 class _Order(NamedTuple):
-    """The records of uniform nodes without their values, in the order that a run has (D1).
+    """The order of the records of uniform nodes: their rowids and timestamps, sorted like a run.
 
-    The method `run` adds the values of one column; it finds them by `positions` and `leaves`.
+    `run` adds the values of one column, from `leaves` at `positions`.
     """
 
     rowids: Rowids
@@ -108,7 +109,7 @@ class Node:
 
     content: one append, or the two nodes that were merged, or the runs of all columns.
     cache: the runs that were built so far, by column id.
-    order: the common order of all columns, once it was computed. Only in uniform nodes.
+    order: the common order of all columns, after it was computed. Only in uniform nodes.
     """
 
     __slots__ = (
@@ -167,7 +168,7 @@ class Node:
     # --- runs -------------------------------------------------------------------------------------
 
     def run(self, column_id: int) -> DeltaRun:
-        """Return the sorted run of a column of this node. Builds it at the first call."""
+        """Return the sorted run of one column. The first call builds it."""
         run = self.cache.get(column_id)
         if run is not None:
             return run
@@ -319,11 +320,10 @@ class Node:
         return found
 
     def _worth_building(self, column_ids: Set[int]) -> _Runs | None:
-        """Return the runs of these columns if a look-up should search runs; None if not.
+        """Return the runs of these columns, or None if a look-up should search the appends instead.
 
-        None means that the look-up should search the appends. It should search runs if they exist,
-        if the appends are not in time order, or if earlier searches in the appends have cost as
-        much as building the runs.
+        Runs are better if they exist, if the appends are not in time order, or if earlier searches
+        in the appends have cost as much as building the runs.
         """
         if not isinstance(self.content, dict):
             missing = [column_id for column_id in column_ids if column_id not in self.cache]
@@ -355,7 +355,7 @@ def _last_of(runs: Mapping[int, DeltaRun], rowid: int, snapshot: int) -> dict[in
 def _ordered(nodes: Sequence[Node]) -> _Order:
     """Sort the records of consecutive uniform nodes that have the same columns.
 
-    The caller keeps the result, so the orders that the nodes and their parts had are freed.
+    The caller keeps the result. The orders of the nodes are freed.
     """
     parts: list[_Order] = []
     of_parts: list[Node] = []
@@ -393,10 +393,10 @@ def _ordered(nodes: Sequence[Node]) -> _Order:
 
 
 def _positions(parts: Sequence[_Order]) -> npt.NDArray[np.int64] | None:
-    """Return the place of each record's value, for the concatenated records of `parts`.
+    """Return where the value of each record of `parts` is in the values of all their leaves.
 
-    The place is a position in the concatenated values of all leaves of the parts. None if records
-    and values have the same order.
+    The records, and the values, count through all parts. None if records and values have the same
+    order.
     """
     if all(part.positions is None for part in parts):
         return None
@@ -411,6 +411,6 @@ def _positions(parts: Sequence[_Order]) -> npt.NDArray[np.int64] | None:
 
 
 def _ascend(rowids: Rowids, times: Timestamps) -> bool:
-    """Whether the records ascend strictly by (rowid, timestamp), as D1 of `run` requires."""
+    """Whether the records ascend strictly by (rowid, timestamp)."""
     later = rowids[1:] > rowids[:-1]
     return bool(later.all() or (later | ((rowids[1:] == rowids[:-1]) & (times[1:] > times[:-1]))).all())

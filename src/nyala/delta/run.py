@@ -1,8 +1,8 @@
 """The changes of one column as sorted vectors: which row (rowid), when (timestamp), which value.
 
-For each row, a column is a function of time that keeps a value until the next change. So is
-LIVENESS, the unnamed column that says whether the row is alive. A rowset stores the function as one
-value per row (the base) and the points where it changes:
+In each row, a column has a value until the next change. The same is true of LIVENESS, the unnamed
+column that says whether the row is alive. A rowset stores one value per row (the base), and the
+changes before and after it:
 
     older  <---------------------------------------------------------------->  newer
       UNDO t=4        UNDO t=9        [ base ]        REDO t=12        REDO t=20
@@ -16,18 +16,18 @@ value per row (the base) and the points where it changes:
                           else the base
 
 INSERT, UPDATE, DELETE and REINSERT become changes of columns. An insertion is UNDO LIVENESS=False
-at its timestamp, a DELETE is LIVENESS=False, and a REINSERT is LIVENESS=True together with every
-column outside the key. So each column is read, merged and compacted without the others.
+at its timestamp. A DELETE is LIVENESS=False. A REINSERT is LIVENESS=True, together with values for
+every column outside the key. So each column is read, merged and compacted without the others.
 
 Invariants of a run
-    D1  REDO records ascend by (rowid, timestamp). UNDO records ascend by rowid and descend by
-        timestamp. So in both kinds, the *last* record of a row among those that apply at a snapshot
-        gives the value.
+    D1  REDO records ascend by (rowid, timestamp). UNDO records ascend by rowid, and descend by
+        timestamp within a row. So in both kinds, the value at a snapshot is that of the *last*
+        record of the row that applies.
     D2  (rowid, timestamp) is unique in a run, and over all runs of one column of a rowset.
     D3  Rowids and timestamps are not negative.
 
-A run and its arrays are immutable; any thread may read them. The stores select runs by timestamps,
-and `applier` patches the base.
+A run and its arrays are immutable; any thread may read them. Delta files and DeltaMemStores select
+runs by timestamps, and `applier` patches the base.
 Source: Kudu tablet design, "MVCC Mutations in MemRowSet" to "Summary of delta file processing".
 Kudu stores lists of changes by row. So a scan of three columns there decodes the changes of all
 columns.
@@ -61,7 +61,7 @@ Timestamps: TypeAlias = npt.NDArray[np.int64]
 
 
 def take(values: pa.Array, indices: npt.NDArray[np.integer[Any]]) -> pa.Array:
-    """Return the values at `indices`, as `values.take` does, but faster for types of fixed width.
+    """Return `values.take(indices)`, but faster for types of fixed width.
 
     The indices must be in range.
     """
@@ -74,7 +74,7 @@ def take(values: pa.Array, indices: npt.NDArray[np.integer[Any]]) -> pa.Array:
 
 @dataclass(frozen=True, eq=False)
 class DeltaRun(LazyValues):
-    """The sorted changes of one column (D1–D3). `build_run` creates a run from unsorted records."""
+    """The sorted changes of one column. `build_run` creates a run from unsorted records."""
 
     kind: DeltaKind
     rowids: Rowids
@@ -128,7 +128,7 @@ class DeltaRun(LazyValues):
         """Return the values at `snapshot` of the rows in [lower, upper) that this run changes.
 
         Returns: (strictly ascending rowids, values).
-        Cost: one pass over the records of these rows; only a search if all records apply.
+        Cost: one pass over the records of these rows; if all records apply, only a search.
         """
         if not self.relevant(snapshot):
             return self.rowids[:0], self.values.slice(0, 0)
@@ -147,9 +147,9 @@ class DeltaRun(LazyValues):
         return rowids, take(values, at + begin)
 
     def resolve_at(self, rowids: Rowids, snapshot: int) -> tuple[npt.NDArray[np.int64], pa.Array]:
-        """Return the values at `snapshot` of those of the rows `rowids` that this run changes.
+        """Return the values at `snapshot` of those given rows that this run changes.
 
-        rowids: in any order.
+        rowids: the rows, in any order.
         Returns: (ascending positions in `rowids`, values).
         Cost: O(rows · log records). Unless all records apply, also one pass over the records of
         these rows.
@@ -270,7 +270,7 @@ def last_of_row(rowids: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_] | None:
 
 
 def _ascending(kind: DeltaKind, rowids: Rowids, timestamps: Timestamps) -> npt.NDArray[np.bool_]:
-    """Return one bool per pair of adjacent records: True if they are in strict order (D1, D2)."""
+    """Return one bool per pair of adjacent records: whether they are in strict order."""
     later = timestamps[1:] > timestamps[:-1] if kind == "redo" else timestamps[1:] < timestamps[:-1]
     ordered: npt.NDArray[np.bool_] = (rowids[1:] > rowids[:-1]) | ((rowids[1:] == rowids[:-1]) & later)
     return ordered
@@ -279,7 +279,7 @@ def _ascending(kind: DeltaKind, rowids: Rowids, timestamps: Timestamps) -> npt.N
 def build_run(kind: DeltaKind, rowids: Rowids, timestamps: int | Timestamps, values: pa.Array) -> DeltaRun:
     """Sort the records, which may have any order, and return them as a run.
 
-    timestamps: an array with one per record, or a single one for all records.
+    timestamps: one per record, or a single timestamp for all records.
     """
     times = (
         timestamps if isinstance(timestamps, np.ndarray) else np.full(len(rowids), timestamps, dtype=np.int64)
@@ -323,8 +323,8 @@ def without_history(runs: Mapping[int, DeltaRun], cut: int) -> dict[int, DeltaRu
     """Return the runs without the records that only snapshots before the timestamp `cut` need.
 
     UNDO runs keep the records after `cut`. REDO runs keep the records after `cut` and, for each
-    row, the last record up to `cut`. Columns that have no record left are absent from the result.
-    Columns that share their rowids and timestamps arrays share them in the result too.
+    row, the last record up to `cut`. Columns without a remaining record are left out. If columns
+    share the arrays of rowids and timestamps, the results share them too.
     """
     needed: dict[tuple[int, int], tuple[Rowids, Timestamps, npt.NDArray[np.intp] | None]] = {}
     found: dict[int, DeltaRun] = {}
@@ -343,7 +343,7 @@ def without_history(runs: Mapping[int, DeltaRun], cut: int) -> dict[int, DeltaRu
 def _needed(run: DeltaRun, cut: int) -> tuple[Rowids, Timestamps, npt.NDArray[np.intp] | None]:
     """Return (rowids, timestamps, positions in `run`) of the records that `without_history` keeps.
 
-    The positions are None if it keeps all records.
+    The positions are None if all records are kept.
     """
     keep = run.timestamps > cut
     if run.kind == "redo" and len(run):

@@ -28,7 +28,7 @@ _NAMED: Final = 5
 
 
 def ranges_of(partitions: Iterable[Partition]) -> list[EncodedRange]:
-    """Return the ranges of the partitions, ascending and distinct."""
+    """Return the distinct ranges of the partitions, in ascending order."""
     found = {(partition.range_lower, partition.range_upper) for partition in partitions}
     return sorted(found, key=lambda bounds: bounds[0] or b"")
 
@@ -42,8 +42,11 @@ def added_partitions(
 ) -> list[Partition]:
     """Return the partitions that a new range adds to a table with `partitions`.
 
-    Raises: InvalidArgumentError if the table has no range level, the bounds are invalid, the range
-    overlaps another one, or the table would have more than MAX_TABLETS tablets.
+    Raises InvalidArgumentError if:
+    - the table has no range level,
+    - the bounds are invalid,
+    - the range overlaps another one, or
+    - the table would have more than MAX_TABLETS tablets.
     """
     columns = _range_columns(partition_schema, schema, "added")
     lower, upper = encode_range(bound, columns, limits)
@@ -83,11 +86,11 @@ def find_range(
     schema: Schema,
     what: Literal["dropped", "undropped"] = "dropped",
 ) -> EncodedRange:
-    """Return the range of one of the partitions that has exactly these bounds. Raises:
-    InvalidArgumentError.
+    """Return the range that has exactly these bounds, from the ranges of `partitions`.
 
     what: what the caller will do with the range, for messages. For "undropped", `partitions` are
-    dropped ones.
+          the dropped ones.
+    Raises: InvalidArgumentError if no range has these bounds.
     """
     columns = _range_columns(partition_schema, schema, what)
     verb, kind = ("drop", "range partition") if what == "dropped" else ("undrop", "dropped range partition")

@@ -6,9 +6,9 @@
     PartitionSchema   hash levels and range columns, by column id; they never change
     Partition         one per tablet: a bucket per hash level, and a range of encoded keys
 
-`nyala.partition.model` has the invariants T1 to T4, which this module checks.
-`nyala.partition.alteration` adds and drops ranges later. All ranges have the same hash levels; own
-hash levels for one range, as in Kudu 1.17, are not supported.
+This module checks the invariants of `nyala.partition.model`. `nyala.partition.alteration` adds and
+drops ranges later. All ranges have the same hash levels: different hash levels per range, as in
+Kudu 1.17, are not supported.
 Source: Kudu schema design, "Partitioning"; docs/design/kudu.md, "Partitions and their bounds".
 """
 
@@ -43,9 +43,7 @@ class HashSpec:
 
 @dataclass(frozen=True)
 class RangeSpec:
-    """The result of `nyala.range_partition`: the range level of a new table. Its values are not
-    checked yet.
-    """
+    """The result of `nyala.range_partition`: the range level of a new table, not checked yet."""
 
     columns: tuple[str, ...]
     splits: tuple[Any, ...] = ()
@@ -142,8 +140,9 @@ def _check_names(columns: Sequence[Any], kind: str) -> None:
 
 
 def level_specs(partition_by: Any) -> list[HashSpec | RangeSpec]:
-    """Return the levels in `partition_by` as a list. Raises: InvalidArgumentError for anything but
-    levels.
+    """Return the levels in `partition_by` as a list.
+
+    Raises: InvalidArgumentError if it has anything else than levels.
     """
     is_list = isinstance(partition_by, Iterable) and not isinstance(partition_by, str | bytes)
     specs = list(partition_by) if is_list else [partition_by]
@@ -161,7 +160,7 @@ def build_partitions(
     schema: Schema,
     limits: Limits = DEFAULT_LIMITS,
 ) -> tuple[PartitionSchema, tuple[Partition, ...]]:
-    """Build the levels of a new table, and its partitions: by bucket, and then by range (T3).
+    """Build the levels of a new table, and its partitions, sorted by bucket and then by range.
 
     Raises: InvalidArgumentError for invalid bounds, overlapping ranges, a column that is not in the
     primary key or is in two hash levels; ColumnNotFoundError for an unknown column.

@@ -1,5 +1,4 @@
-"""The partitioning that the catalogue stores: the hash and range levels of a table, the partition
-of each tablet.
+"""The partitioning that the catalogue stores: the levels of a table, and each tablet's partition.
 
          range:   [ .. , 2014)  [2014, 2015)  [2015, .. )
     bucket 0:     tablet 0      tablet 1      tablet 2
@@ -50,8 +49,9 @@ class HashLevel:
 
 @dataclass(frozen=True)
 class PartitionSchema:
-    """The levels of a table; without levels it has one tablet. Columns are given by id, so they can
-    be renamed.
+    """The levels of a table. A table without levels has one tablet.
+
+    Columns are given by id, so that they can be renamed.
     """
 
     hash_levels: tuple[HashLevel, ...] = ()
@@ -92,8 +92,9 @@ class PartitionSchema:
 
 @dataclass(frozen=True)
 class Partition:
-    """Which rows a tablet has: one bucket per hash level, and range keys from `range_lower` to
-    below `range_upper`.
+    """The rows that a tablet has, as one bucket per hash level and a range of range keys.
+
+    The range includes `range_lower` and excludes `range_upper`; None: no bound.
     """
 
     hash_buckets: tuple[int, ...] = ()
@@ -102,10 +103,9 @@ class Partition:
 
 
 def find_problem(levels: PartitionSchema, partitions: Sequence[Partition], schema: Schema) -> str | None:
-    """Return the first rule of T1, T2 and T4 that a loaded partitioning breaks, as text, or None.
+    """Return a text about the first broken rule (T1, T2 or T4) of a partitioning; None: all hold.
 
-    It is called for data from a catalogue or another process, which may be wrong even if its
-    checksum is right.
+    For data from a catalogue or another process, which may be wrong even if its checksum is right.
     Cost: one pass over the partitions.
     """
     hashed = [id for level in levels.hash_levels for id in level.column_ids]

@@ -5,14 +5,14 @@
     +-- hash (host, metric): the buckets of ('a', 'x') and ('a', 'y')
                                         +-- range (time): [100, unbounded)
 
-Each level is pruned on its own. A hash level can be pruned if the predicate names the values of all
-its columns, by = or IN. The range level is pruned by the key ranges that the predicate allows: one
-per combination of the values of its first columns.
+Each level is pruned on its own. A hash level can be pruned if the predicate lists the values of all
+its columns, by = or IN. The range level is pruned by the key ranges that the predicate allows. If
+it lists values of the first columns, there is one key range per combination of these values.
 
 Invariant T5: a partition is skipped only if no row in it can satisfy all constraints. IN lists with
 more than MAX_COMBINATIONS combinations of values do not prune: the scan then reads more partitions.
-Source: docs/design/kudu.md, "Partition pruning". Departure: IN lists on range columns also prune
-the ranges between their values.
+Source: docs/design/kudu.md, "Partition pruning". Unlike in Kudu, IN lists on range columns also
+prune the ranges between their values.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def prune(
     partitions: Sequence[Partition],
     schema: Schema,
 ) -> npt.NDArray[np.bool_]:
-    """Return a mask of the partitions to read (T5).
+    """Return a mask of the partitions that the scan must read.
 
     constraints: by column name; a selected row satisfies all of them.
     Cost: one hash per combination of IN values, and one pass over the partitions.
@@ -78,9 +78,7 @@ def prune(
 
 
 def _values(column: Clamped) -> tuple[object, ...] | None:
-    """Return the values that a column may have, if the predicate has an IN list or an equality for
-    it; None otherwise.
-    """
+    """Return the values that a column may have; None if the predicate does not list them."""
     if column.values is not None:
         return column.values
     return (column.lower,) if column.lower is not None and column.lower == column.upper else None
@@ -89,7 +87,7 @@ def _values(column: Clamped) -> tuple[object, ...] | None:
 def _allowed_buckets(
     level: HashLevel, columns: Sequence[ColumnSchema], clamped: Sequence[Clamped]
 ) -> npt.NDArray[np.bool_] | None:
-    """Return a mask of the buckets of a level that can match, or None if all can."""
+    """Return a mask of the buckets of a level that can match; None if all can."""
     lists = [_values(column) for column in clamped]
     values = [one for one in lists if one is not None]
     combinations = math.prod(len(one) for one in values)
@@ -110,8 +108,9 @@ def _allowed_buckets(
 
 
 def _allowed_ranges(columns: Sequence[ColumnSchema], clamped: Sequence[Clamped]) -> list[KeyRange]:
-    """Return the key ranges that can match, disjoint and ascending: one per combination of the
-    first columns' values.
+    """Return the key ranges that can match, disjoint and ascending.
+
+    There is one range per combination of the listed values of the first columns.
     """
     codec = KeyCodec([column.type for column in columns])
     leading: list[tuple[object, ...]] = []

@@ -1,18 +1,18 @@
 """Converts the range bounds and splits that a user gives to ranges of encoded keys.
 
 A *range key* is the encoded key of the range columns alone (`nyala.keys.codec`). A bound may leave
-columns out, such as (1, None, 3) for the columns (a, b, c). A column that is left out has the least
-value of its type. A bound that leaves all columns out means no bound.
+columns out, such as (1, None, 3) for the columns (a, b, c). A column that is left out gets the
+least value of its type. A bound that leaves all columns out means no bound.
 
-A stored range includes its lower bound and not its upper bound. So an exclusive lower and an
-inclusive upper bound move to the next key: the last column is increased by one. If it has its
-greatest value, it is left out, and the column before it is increased:
+A stored range includes its lower bound and not its upper bound. So an exclusive lower bound and an
+inclusive upper bound are replaced by the next key: the last column is increased by one. If this
+column has its greatest value, it is left out, and the column before it is increased:
 
     (1, None, 3)  becomes  (1, None, 4)           (1, 127, 127)  becomes  (2, None, None)
 
-Source: docs/design/kudu.md, "Partitions and their bounds". Departure: a decimal that is left out
-has the least value of the decimal, -(10^p - 1) for p digits, and not that of the integer that
-stores it. Own hash levels for one range are not supported.
+Source: docs/design/kudu.md, "Partitions and their bounds". Unlike in Kudu, a decimal that is left
+out gets the least value of the decimal: -(10^p - 1) for p digits. Kudu takes the least value of the
+integer that stores the decimal. Different hash levels per range are not supported.
 """
 
 from __future__ import annotations
@@ -68,8 +68,8 @@ def build_ranges(
 ) -> list[EncodedRange]:
     """Return the ranges of a new table, ascending and disjoint. There may be gaps between them.
 
-    Raises: InvalidArgumentError if bounds overlap, a range is empty, or a split is outside of all
-    ranges.
+    Raises: InvalidArgumentError if bounds overlap, a range is empty, or a split is not inside a
+    range.
     """
     if bounds is None:
         ranges: list[EncodedRange] = [(None, None)]
@@ -153,9 +153,7 @@ def _split(
 
 
 def _values(value: Any, columns: Sequence[ColumnSchema], what: str) -> list[Any]:
-    """Return the canonical value of each range column, or None for a column that the bound leaves
-    out.
-    """
+    """Return the canonical value of each range column; None for a column without a value."""
     if isinstance(value, Mapping):
         names = [column.name for column in columns]
         for name in value:
@@ -193,9 +191,7 @@ def _values(value: Any, columns: Sequence[ColumnSchema], what: str) -> list[Any]
 
 
 def _encode(values: Sequence[Any], codec: KeyCodec, limits: Limits) -> bytes | None:
-    """Encode a bound, with the least value of columns that it leaves out; None if it leaves out
-    all.
-    """
+    """Encode a bound; columns without a value get their least value. None: no column has one."""
     if all(value is None for value in values):
         return None
     filled = [
@@ -220,7 +216,7 @@ def _minimum(type: ColumnType) -> Any:
 
 
 def _incremented(values: Sequence[Any], types: Sequence[ColumnType]) -> list[Any]:
-    """Return the least bound above `values`; an empty list if no bound is above them."""
+    """Return the least bound above `values`; an empty list if there is no greater bound."""
     result = list(values)
     for i in reversed(range(len(result))):
         type = types[i]

@@ -1,5 +1,7 @@
-"""Router: finds the partition of each row of a batch. A region is a part of the range keys between
-two bounds.
+"""Finds the partition of each row of a batch.
+
+The bounds of all ranges divide the range keys into *regions*. A row's buckets and region give its
+partition:
 
     hash columns   ->  a bucket per level  ->  one number for all buckets  \\
                                                                             table[number, region]
@@ -36,7 +38,7 @@ __all__ = ["Router"]
 
 
 class Router:
-    """Routes the rows of one table. Immutable, so that threads may share it.
+    """Finds the partitions of one table's rows. Immutable, so that threads may share it.
 
     Cost: one pass over the partitions to build it. Routing takes a few NumPy calls per level and
     column, and a binary search per row.
@@ -74,7 +76,7 @@ class Router:
         """Whether every row has a partition."""
 
     def route(self, arrays: Mapping[str, pa.Array], count: int) -> npt.NDArray[np.int32]:
-        """Return the index of each row's partition, or -1 for a row that is outside of all ranges.
+        """Return the index of each row's partition, or -1 for a row that is in no partition.
 
         arrays: at least the partition columns, by name, as canonical arrays of `count` values
         without NULL.
@@ -91,8 +93,9 @@ class Router:
         return self._table[numbers]
 
     def route_one(self, values: Mapping[str, Any]) -> int:
-        """Return the index of the partition of one row, or -1. values: canonical values by column
-        name.
+        """Return the index of the partition of one row, or -1.
+
+        values: the row's canonical values, by column name.
         """
         number = 0
         for names, types, level in self._levels:

@@ -154,7 +154,7 @@ def _check_delta_file(rowset: DiskRowSet, file: DeltaFile, bounds: _FileBounds) 
                 )
             )
     if not runs:
-        yield Finding(CorruptionError("expected records in the delta file, found none (F3)", path))
+        yield Finding(CorruptionError("expected records in the delta file, found none", path))
         return
     named = file.timestamp_min, file.timestamp_max
     found = min(run.timestamp_min for run in runs.values()), max(run.timestamp_max for run in runs.values())
@@ -170,7 +170,7 @@ def _check_delta_file(rowset: DiskRowSet, file: DeltaFile, bounds: _FileBounds) 
         yield Finding(
             CorruptionError(
                 f"found changes up to timestamp {file.timestamp_max}, but the catalogue says that changes of rowset "
-                f"{rowset.id} are on disk up to {rowset.meta.deltas_durable} (R2)",
+                f"{rowset.id} are on disk up to {rowset.meta.deltas_durable}",
                 path,
             )
         )
@@ -222,8 +222,8 @@ def _check_order(rowset: DiskRowSet, bounds: _FileBounds) -> Iterator[Finding]:
             if timestamp_min < reached:
                 yield Finding(
                     CorruptionError(
-                        f"found changes of column {column_id} from timestamp {timestamp_min} on in a delta store of "
-                        f"rowset {rowset.id}, but an older store has changes up to {reached} (X2)",
+                        f"found changes of column {column_id} from timestamp {timestamp_min} on in rowset "
+                        f"{rowset.id}, but changes that should be older reach up to {reached}",
                         rowset.reader.path,
                     )
                 )
@@ -355,8 +355,7 @@ def _check_lives(rowset: DiskRowSet, history_start: int) -> Iterator[Finding]:
     for (column_id, _), row in sorted(late.items()):
         yield Finding(
             CorruptionError(
-                f"found a change of row {row} of rowset {rowset.id} in column {column_id} after the row was deleted "
-                "(R5)",
+                f"found a change of row {row} of rowset {rowset.id} in column {column_id} after the row was deleted",
                 rowset.reader.path,
             )
         )

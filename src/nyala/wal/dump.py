@@ -1,7 +1,7 @@
 """The output of `nyala wal dump` for a folder: every segment, record and group of rows of a log.
 
-Invalid bytes raise no error. The output says what is wrong, and whether rule R6 calls the bytes
-damage or a torn tail; then it continues with the next segment. The worked example of
+Invalid bytes raise no error. The output says what is wrong, and whether the bytes are damage or the
+torn tail of an interrupted write (rule R6). Then it continues with the next segment. The example in
 docs/format/log.md is such an output.
 """
 
@@ -111,7 +111,7 @@ def batch_lines(title: str, record: LogRecord) -> Iterator[str]:
 
 
 def shortened(text: bytes) -> str:
-    """Return a JSON text as one line of at most 2,000 characters."""
+    """Return a JSON text on one line, cut to at most 2,000 characters."""
     line = " ".join(part.strip() for part in text.decode("utf-8", "replace").split("\n")).rstrip()
     return line if len(line) <= _TEXT_SHOWN else line[:_TEXT_SHOWN] + "…"
 

@@ -21,8 +21,8 @@ Invariants (checked on write and on read)
         `synced_through` is at most the header's own log offset. In a footer the two are equal,
         because everything before a footer is synced first.
     L4  Every header contains its own log offset and the segment's salt, a random number. So a
-        reader never takes bytes of another file, of an older file on the same disk blocks, or of a
-        user's value for a record.
+        reader never mistakes other bytes for a record: bytes of another file, of an older file on
+        the same disk blocks, or of a user's value.
     L5  Every segment and the position record contain the id of their store.
 
 Page: docs/format/log.md (a test compares its tables with the layouts here).
@@ -77,7 +77,7 @@ NO_STORE: Final = "0" * 32
 
 
 class WrongStoreError(CorruptionError):
-    """Raised if an intact file of the log belongs to another store (L5). It is not a torn tail."""
+    """Raised if an intact file of the log belongs to another store. It is not a torn tail."""
 
 
 def check_store_id(expected: str, found: str, path: str) -> None:
@@ -102,12 +102,15 @@ def segment_number(name: str) -> int | None:
 
 
 def crc32c(data: Any, crc: int = 0) -> int:
-    """Return the CRC-32C of bytes, a NumPy array or an Arrow buffer, continued from `crc`."""
+    """Return the CRC-32C of bytes, a NumPy array or an Arrow buffer.
+
+    crc: the CRC of the bytes before; the result continues it.
+    """
     return int(google_crc32c.extend(crc, data))
 
 
 class Layout:
-    """A sequence of little-endian fields: writes them, reads them, and describes them for dumps.
+    """A sequence of little-endian fields in a header. Writes, reads and describes them.
 
     fields: the name of each field, and its code in the module `struct`. The field `crc32c` is the
             CRC of all bytes after it. Fields with names that begin with `reserved` are zero.
@@ -141,7 +144,7 @@ class Layout:
         return packed[: self._crc_lower] + crc.to_bytes(4, "little") + packed[self._crc_upper :]
 
     def decode(self, data: bytes, index: int, path: str | None, offset: int) -> dict[str, Any]:
-        """Return the values of the fields at data[index].
+        """Return the values of the fields in `data`, from byte `index` on.
 
         path, offset: the file and the file offset of the fields, for error messages.
         Raises: CorruptionError if bytes are missing, or the checksum or a reserved field is wrong.
@@ -233,7 +236,7 @@ assert POSITION.size_bytes == 64
 
 @dataclass(frozen=True)
 class SegmentHeader:
-    """The first 64 bytes of a segment. If they exist, the log was synced up to `start_offset`."""
+    """The first 64 bytes of a segment. If a segment has a header, the log before it was synced."""
 
     segment: int
     start_offset: LogOffset
@@ -328,7 +331,7 @@ class FrameHeader:
 
     @classmethod
     def decode(cls, data: bytes, index: int, path: str, offset: int) -> FrameHeader:
-        """Decode the header at data[index].
+        """Decode the header in `data`, from byte `index` on.
 
         The caller must check the timestamp, the ordinal, the log offset and the salt (L2, L4).
         path, offset: the file and the file offset of the header, for error messages.
@@ -355,7 +358,7 @@ class FrameHeader:
         length = values["payload_length"]
         if synced_through > log_offset or (is_footer and synced_through != log_offset):
             raise CorruptionError(
-                f"a record at log offset {log_offset} says that the log was synced through {synced_through} (L3)",
+                f"a record at log offset {log_offset} says that the log was synced through {synced_through}",
                 path,
                 offset,
             )

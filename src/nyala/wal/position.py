@@ -1,12 +1,12 @@
-"""The position record: a small file that shows reader processes how far they may read the log (P1).
+"""The position record: a small file that shows reader processes how far they may read the log.
 
-The record names the published timestamp, and the byte of the log up to which batches with such
-timestamps are stored. The writer overwrites the record in place after each sync of the log. A
-reader that meets a half-written record finds a wrong checksum and reads again.
+The record has the published timestamp, and a position in the log. All batches up to this timestamp
+are before this position. The writer overwrites the record in place after each sync of the log. A
+reader that sees a half-written record finds a wrong checksum and reads again.
 
-The record itself is synced only after a change of the catalogue (F4), so after a power cut it may
-be old. The log must still contain everything that an old record calls synced, and the catalogue
-must have at least the version that the record names.
+The record itself is synced only after a change of the catalogue, so after a power cut it may be
+old. Even then the log must contain everything that the record calls synced, and the catalogue must
+have at least the version in the record.
 
 Page: docs/format/position.md.
 """
@@ -30,8 +30,8 @@ _READ_ATTEMPTS: Final = 100
 class LogPosition:
     """A border between two records of the log. Positions compare in the order of the log.
 
-    offset: the file offset in the segment. 0 is before the segment's header; the segment need not
-            exist yet.
+    offset: the file offset in the segment. 0: before the segment's header; then the segment may
+            not exist yet.
     """
 
     segment: int
@@ -40,11 +40,10 @@ class LogPosition:
 
 @dataclass(frozen=True)
 class PositionRecord:
-    """How far the log is published: each record with a timestamp ≤ `timestamp` is before
-    `position`.
+    """How far the log is published: records with timestamps ≤ `timestamp` are before `position`.
 
-    synced: everything before `position` was durable when this record was written. If the log or the
-            catalogue ends earlier, data was lost; it is not a torn tail (R6).
+    synced: True: everything before `position` was durable when this record was written. If the log
+            or the catalogue ends earlier, data was lost; it is not a torn tail.
     """
 
     position: LogPosition
@@ -95,8 +94,8 @@ class PositionRecord:
         """Check that the log and the catalogue contain everything that was published as durable.
 
         timestamp: the newest timestamp in the log and the catalogue.
-        reached:   the border up to which the log is intact. The timestamp alone proves nothing:
-                   the catalogue may contain it although the end of the log is lost.
+        reached:   the border up to which the log is intact. `timestamp` alone is not enough: the
+                   catalogue may contain it although the end of the log is lost.
         path:      the path of this record, in the folder of the log.
         Raises: CorruptionError with the path of the segment and the offset at which the log ends,
                 or with the path of this record if the log is intact.
@@ -125,7 +124,10 @@ class PositionRecord:
 
 
 def write_position(files: Files, path: str, record: PositionRecord, *, durably: bool = False) -> None:
-    """Overwrite the record, and sync it if `durably`. Only one thread at a time may write."""
+    """Overwrite the record. Only one thread at a time may write.
+
+    durably: also sync the file.
+    """
     files.write_at(path, 0, record.encode())
     if durably:
         files.sync_file(path)

@@ -1,9 +1,9 @@
 """Reads the log: reader processes read up to the published position, the writer reads all at open.
 
-At open the writer must distinguish two cases. A *torn tail* is the rest of a write that a power cut
-interrupted; the writer cuts it off. *Damage* means that synced bytes have changed; the open fails.
-The rule is R6. In this picture, b is the log offset of the first bad byte, and s is the
-`synced_through` in the header of a good record after it:
+At open the writer must distinguish two cases (rule R6). A *torn tail* is the rest of a write that a
+power cut interrupted; the writer cuts it off. *Damage* means that synced bytes have changed; the
+open fails. In this picture, b is the log offset of the first bad byte. The header of a later, good
+record says that the log was synced through s:
 
     segment 3 (last)  ┌────────┬────────┬────────┬──xxxx──┬────────┐
                       │ good   │ good   │ good   │  bad   │ good   │
@@ -16,16 +16,16 @@ The rule is R6. In this picture, b is the log offset of the first bad byte, and 
                                    be written in any order: a torn tail.
 
 A header that proves damage is a *witness*. The writer searches witnesses at every multiple of 8
-bytes after b. A header is good if its checksum, its log offset and its salt are right (L4), even if
-the payload after it is bad. A footer is a witness too: everything before it was synced. A later
-segment is a witness as well: a segment is closed before the next one is created (G3).
+bytes after b. A header is good if its checksum, its log offset and its salt are right, even if the
+payload after it is bad. A footer is a witness too: everything before it was synced. So is a later
+segment: a segment is closed and synced before the next one is created.
 
 Invariants
     V1  Only `Recovery.cut` changes a file. It changes only the last segment, and only bytes after
         the `synced_through` of every witness. A caller that knows other witnesses (the position
         record) checks them between `recover(cut=False)` and `Recovery.cut`.
-    V2  After `cut`, every segment is closed, and everything that was read is durable. Before,
-        records of a killed process may be in the memory of the operating system only.
+    V2  After `cut`, every segment is closed, and everything that was read is durable. Before `cut`,
+        records of a killed process may be only in the memory of the operating system.
     V3  A reader process never cuts, and bytes before its published position are never a torn tail.
 
 Source: rules R6, P1, W1.
@@ -66,7 +66,7 @@ from nyala.wal.record import ChangeRecord, LogRecord, decode_record
 
 @dataclass(frozen=True)
 class SegmentInfo:
-    """One segment file. All segments are closed, except for the one that the writer appends to.
+    """One segment file of the log. The writer appends to the last one; the others are closed.
 
     timestamp_max: the greatest timestamp; 0 without records.
     """
@@ -94,7 +94,7 @@ class Frame:
 
 @dataclass(frozen=True)
 class TornTail:
-    """The bytes that an interrupted write left, and what is wrong at the first of them."""
+    """The bytes of an interrupted write, and what is wrong at the first of them."""
 
     path: str
     offset: int
@@ -130,7 +130,7 @@ class Recovery:
     changes: tuple[ChangeRecord, ...] = ()
 
     def cut(self) -> Recovery:
-        """Cut off the torn tail, sync the rest, and close the last segment (V1, V2).
+        """Cut off the torn tail, sync the rest, and close the last segment.
 
         The caller must be the writer of the store.
         """
@@ -210,9 +210,9 @@ def read_frames(
     """Yield the frames in `data`: records, and perhaps the footer.
 
     data, data_offset: the bytes of a segment from file offset `data_offset` on. A frame begins
-               there.
-    ordinal:   the ordinal of the first record; None if it is not known.
-    timestamp: the timestamp of the record before; 0 if it is not known.
+               at this offset.
+    ordinal:   the ordinal of the first record; None: not known.
+    timestamp: the timestamp of the record before the first one; 0: not known.
     Raises: CorruptionError at the first frame that is damaged, or that belongs elsewhere.
     Cost:   one CRC pass over the bytes. Payloads are not copied and keep `data` alive.
     """
@@ -224,7 +224,7 @@ def read_frames(
         header = FrameHeader.decode(data, index, path, offset)
         if (header.salt, header.log_offset) != (segment.salt, segment.start_offset + offset):
             raise CorruptionError(
-                f"this record belongs to another position (L4): expected log offset {segment.start_offset + offset} "
+                f"this record belongs to another position: expected log offset {segment.start_offset + offset} "
                 f"and salt {segment.salt:016x}, found {header.log_offset} and {header.salt:016x}",
                 path,
                 offset,
@@ -247,7 +247,7 @@ def read_frames(
             )
         if ordinal is not None and header.ordinal != ordinal:
             raise CorruptionError(
-                f"a record is missing (L2): expected record {ordinal} of the segment, found {header.ordinal}",
+                f"a record is missing: expected record {ordinal} of the segment, found {header.ordinal}",
                 path,
                 offset,
             )
@@ -261,7 +261,7 @@ def read_frames(
                 )
         elif header.timestamp < timestamp + (header.kind == "batch"):
             raise CorruptionError(
-                f"timestamps must ascend (L2): found {header.timestamp} after {timestamp}", path, offset
+                f"timestamps must ascend: found {header.timestamp} after {timestamp}", path, offset
             )
         yield Frame(offset, header, payload)
         if header.is_footer and upper != len(data):
@@ -277,10 +277,10 @@ def read_frames(
 
 @dataclass(frozen=True)
 class _Examined:
-    """What `recover` found in one segment, up to its end or its first bad byte.
+    """What `recover` found in one segment, up to the segment's end or its first bad byte.
 
     good_upper: the file offset after the last good frame.
-    bad:        what is wrong there; None if the segment is intact.
+    bad:        what is wrong at that offset; None if the segment is intact.
     witness:    a header that proves damage, as `find_witness` returns it.
     """
 
@@ -302,7 +302,7 @@ class _Examined:
 
 
 class LogReader:
-    """Reads one store's log, from a segment on. It can continue when the writer has published more.
+    """Reads one store's log from a segment on. A later call continues where the last one ended.
 
     Threads: one at a time. If one reader has two iterators, only the later one may be used.
     Raises (during iteration): CorruptionError; MissingFileError if the writer has dropped a
@@ -318,16 +318,16 @@ class LogReader:
         self._timestamp = 0
 
     def read_to(self, upto: LogPosition | None) -> Iterator[Record]:
-        """Yield the records from `position` to the published position `upto` (V3).
+        """Yield the records from `position` to the published position `upto`.
 
-        upto: None: read up to the last intact record (R6), if no writer is running.
+        upto: None: no writer is running; read up to the last intact record.
         Cost: one segment in memory at a time. A record refers to its segment, so the segment stays
               in memory while the caller holds a record.
         """
         return (_decoded(frame, path) for path, frame in self._frames_to(upto))
 
     def changes(self, upto: LogPosition | None) -> Iterator[ChangeRecord]:
-        """Yield only the catalogue changes of `read_to`, without decoding batches."""
+        """Yield only the changes of the catalogue from `read_to`. Batches are not decoded."""
         for path, frame in self._frames_to(upto):
             if frame.header.kind == "change":
                 yield _change_of(frame, path)
@@ -406,7 +406,7 @@ class LogReader:
 def recover(
     env: Env, directory: str, from_segment: int, store_id: str = NO_STORE, *, cut: bool = True
 ) -> Recovery:
-    """Read the whole log and check every byte (R6).
+    """Read the whole log, check every byte, and distinguish a torn tail from damage.
 
     cut: also call `Recovery.cut`. A `LogWriter` needs a recovery that was cut.
     Raises: CorruptionError for damage; then no file was changed.
@@ -475,9 +475,9 @@ def _path(directory: str, number: int) -> str:
 
 
 def _end_before(files: Files, directory: str, number: int) -> LogOffset:
-    """Return the log offset after the segments before `number`; 0 if there are none.
+    """Return the log offset at which the segment before `number` ends; 0 without earlier segments.
 
-    The log has dropped these segments. Their files may still exist, because readers need them.
+    The log does not need earlier segments any more. Their files may exist, for readers.
     """
     older = [n for n in segment_numbers(files, directory) if n < number]
     if not older:
@@ -525,7 +525,7 @@ def _examine(files: Files, path: str, number: int, timestamp: int, store_id: str
 
 
 def _close(files: Files, directory: str, last: _Examined) -> None:
-    """Cut the torn bytes, make the rest durable, and write the missing footer (V2)."""
+    """Cut the torn bytes, make the rest durable, and write the missing footer."""
     assert last.header is not None
     footer = encode_footer(last.header.salt, last.end_offset, last.timestamp_max, last.record_count)
     files.truncate(last.path, last.good_upper)  # also syncs if nothing is cut
@@ -537,7 +537,7 @@ def _close(files: Files, directory: str, last: _Examined) -> None:
 def find_witness(
     data: bytes, bad_offset: int, segment: SegmentHeader | None, path: str
 ) -> tuple[int, int] | None:
-    """Find an intact header that proves that the byte at `bad_offset` of a segment was synced (R6).
+    """Find a later header which proves that the byte at `bad_offset` of a segment was synced.
 
     segment: the segment's header; None if it is bad.
     Returns: the file offset of the found header, and the file offset up to which it says that the

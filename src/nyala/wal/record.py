@@ -1,24 +1,24 @@
 """Encodes and decodes the records of the log: batches of rows, and changes of the catalogue.
 
 The payload of a change is JSON text, padded with blanks; `catalog.codec` reads it. The payload of a
-batch has the rows as they were resolved, not as the user sent them (W5):
+batch has the rows as they were resolved, not as the user sent them:
 
     payload = meta_length (4 bytes) | meta (JSON, UTF-8) | zeros to a multiple of 8 |
               schema message | batch message   of the first group | … of the second group | …
 
 `meta` is {"key": idempotency key or null, "told": counts, "message": text, "groups": [{"table",
 "version", "kind", "tablets", "offsets", "schema", "batch"}, …]}. "told" and "message" are optional.
-"schema" and "batch" are the lengths in bytes of the group's two Arrow IPC messages (encapsulated
-message format, each a multiple of 8 bytes). Every record contains its schema, so a reader needs no
-other record, no catalogue and no file to decode it. The record's header has the timestamp.
+Each group has two Arrow IPC messages in the encapsulated format, each a multiple of 8 bytes long.
+"schema" and "batch" are their lengths in bytes. Every record contains its schema, so a reader can
+decode it without other records, the catalogue or files. The record's header has the timestamp.
 
 Invariants
     S1  The rows of a group are sorted by tablet. The rows from offsets[i] up to offsets[i + 1]
         belong to tablet_ids[i].
     S2  The name of a column is its id in decimal. Key columns come first, in key order. An upsert
         is stored as the insert or update that it became. Rows that failed, were ignored or changed
-        nothing are not stored (W5).
-    S3  A record never contains a row's position in a rowset: replay uses key and timestamp (R1).
+        nothing are not stored.
+    S3  A record never contains a row's position in a rowset: replay uses key and timestamp.
 
 Decoding copies nothing: the arrays refer to the bytes that were read and keep them alive. Records
 are not compressed, because a sync costs more than writing the saved bytes.
@@ -48,7 +48,7 @@ _COLUMN_ID: Final = re.compile("0|[1-9][0-9]{0,18}")
 
 @dataclass(frozen=True)
 class SettledGroup:
-    """The rows of one table that a batch inserted, updated or deleted, over all tablets (S1, S2).
+    """The rows of one table that a batch inserted, updated or deleted, in all its tablets.
 
     kind: "insert", "update" or "delete"; or "tombstone" for rows that the batch inserted and
           deleted, so that they were never visible.
@@ -88,7 +88,7 @@ class LogRecord:
 class ChangeRecord:
     """One change of the catalogue, as `catalog.codec.encode_change` encoded it.
 
-    timestamp: the timestamp of the record before it (L2). The log writer sets it.
+    timestamp: the timestamp of the previous record. The log writer sets it.
     """
 
     data: bytes
@@ -118,7 +118,7 @@ def _problem(group: SettledGroup) -> str | None:
 def _problem_of_read(group: SettledGroup) -> str | None:
     """Return what is wrong with a group that was read from the log; None if it is valid.
 
-    Also checks the column names (S2).
+    Checks the same as `_problem`, and the column names.
     """
     numbers = (group.table_id, group.schema_version, *group.tablet_ids, *group.offsets)
     names = group.batch.schema.names
@@ -185,7 +185,7 @@ def decode_meta(payload: pa.Buffer, path: str | None = None, offset: int | None 
 def decode_record(
     payload: pa.Buffer, timestamp: int, path: str | None = None, offset: int | None = None
 ) -> LogRecord:
-    """Return the record with this payload, which the caller has compared with its CRC.
+    """Return the record with this payload. The caller must have checked the CRC.
 
     path, offset: where the record was read, for error messages.
     Raises: CorruptionError for a payload that `encode_record` cannot return.

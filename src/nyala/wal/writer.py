@@ -12,19 +12,19 @@ cover their records, one of these threads leads the next group. There is no log 
 Three marks move along the log:  appended ≥ written ≥ synced.
 
 Invariants
-    G1  A group is written only after the sync of the previous group (R6), so `synced_through` in
-        its headers is the end of the previous group. Exception: with durability "group" and "os",
-        several writes may precede one sync. They count as one group, and their headers say so.
-    G2  A record counts as synced only if the name of its segment is durable too: the writer syncs
-        the folder after the first sync of a segment.
+    G1  A group is written only after the sync of the previous group. So `synced_through` in its
+        headers is the end of the previous group. Exception: with durability "group" and "os",
+        several writes may precede one sync. They count as one group with one `synced_through`.
+    G2  A record counts as synced only if the name of its segment is durable too. So the writer
+        syncs the folder after the first sync of a segment.
     G3  A segment is closed before the next one is created: everything is synced, then the footer is
         written and synced. A new writer never appends to an old segment; its first record starts a
         new one.
-    G4  After a failed write or sync the writer is dead: the state of the disk is unknown until the
-        log is recovered. Every thread that waits for an unsynced record gets an error with outcome
-        "unknown".
+    G4  After a failed write or sync the writer is dead: it accepts no more records, because the
+        state of the disk is unknown until the log is recovered. Every thread that waits for an
+        unsynced record gets an error with outcome "unknown".
 
-Segments are not preallocated, because a tail of zeros would look torn.
+Segments are not preallocated, because zeros at the end would look like a torn tail.
 Source: group commit as in LevelDB's writer queue.
 """
 
@@ -97,7 +97,8 @@ class _Segment:
 class _Entry:
     """A record that waits to be written.
 
-    The leader creates its header, because the header says how far the log is synced at the write.
+    It has no header yet. The leader creates the header when it writes the record, because the
+    header says how far the log is synced then.
     """
 
     segment: _Segment
@@ -128,10 +129,9 @@ class LogWriter:
     written:  the end of the records that the operating system has. They survive the end of this
               process, but not a power cut.
     synced:   the end of the durable records.
-    failure:  the error that made the writer dead (G4); None while it works.
+    failure:  the error after which the writer accepts no more records; None while it works.
 
-    Threads: `append` in one thread at a time (under the commit lock), everything else in any
-    thread.
+    Threads: `append` is called under the commit lock. Any thread may call everything else.
     """
 
     def __init__(
@@ -144,7 +144,7 @@ class LogWriter:
         durability: Durability = "commit",
         reserve: Reserve | None = None,
     ) -> None:
-        """Create the folder if it is missing. The first record creates the first file.
+        """Create the folder if it is missing. The first record creates the first segment.
 
         recovery: the result of `recover` for the folder, with all segments closed.
         reserve:  disk space for records that were appended before the disk became full.
@@ -198,15 +198,15 @@ class LogWriter:
     def append(self, record: LogRecord) -> LogOffset:
         """Add a batch in memory, and return the log offset of its end, for `sync`.
 
-        The record's arrays are copied. Timestamps must ascend (L2).
-        Raises: StorageError if the writer is dead, the disk is full or the folder was moved; then
-        nothing was added.
+        The record's arrays are copied. Timestamps must ascend.
+        Raises: StorageError if an earlier write failed, the disk is full or the folder was moved;
+        then nothing was added.
         """
         assert record.timestamp > self.appended.timestamp, "L2"
         return self._append("batch", record.timestamp, encode_record(record))
 
     def append_change(self, record: ChangeRecord) -> LogOffset:
-        """As `append`, for a change of the catalogue. The change gets the last record's timestamp."""
+        """Add a change of the catalogue, as `append` does. It gets the last record's timestamp."""
         return self._append("change", self.appended.timestamp, encode_change_record(record))
 
     def _append(self, kind: FrameKind, timestamp: int, payload: list[Any]) -> LogOffset:
@@ -246,8 +246,8 @@ class LogWriter:
         """Wait until the log is durable through `offset` (default: through everything appended).
 
         The calling thread writes and syncs for other threads too, or waits for a thread that does.
-        Raises: StorageError with outcome "unknown" if the write or sync failed; then the writer is
-        dead (G4).
+        Raises: StorageError with outcome "unknown" if the write or sync failed. Then the writer
+        accepts no more records.
         """
         try:
             while True:
@@ -270,7 +270,7 @@ class LogWriter:
         """Write all appended records to the file, but do not sync it.
 
         Then reader processes see the records, and the records survive the end of this process.
-        Waits while a sync is running (G1). Raises: as `sync`.
+        Waits while a sync is running. Raises: as `sync`.
         """
         try:
             with self._guard:
@@ -300,8 +300,7 @@ class LogWriter:
         return None if self._oldest_unsynced_s is None else GROUP_SYNC_INTERVAL_S
 
     def roll(self) -> None:
-        """Write and sync everything, and close the present segment, so that it can be dropped
-        later.
+        """Write and sync everything, and close the present segment. Then it can be dropped later.
 
         Raises: as `sync`.
         """
@@ -323,13 +322,13 @@ class LogWriter:
             return max(self._closed_segments, default=-1) + 1
 
     def holds_before(self, mark: int) -> bool:
-        """Whether a segment with a smaller number than `mark` was not dropped yet."""
+        """Whether the log still has a segment with a smaller number than `mark`."""
         return any(segment.number < mark for segment in self.segments())
 
     def drop(self, numbers: Sequence[int]) -> list[str]:
-        """Forget closed segments that are not needed any more (R3), and return their paths.
+        """Forget closed segments that are not needed any more, and return their paths.
 
-        The caller deletes the files when no reader needs them (P2).
+        The caller deletes the files when no reader needs them.
         """
         with self._guard:
             return [self._closed_segments.pop(number).path for number in numbers]
@@ -337,9 +336,9 @@ class LogWriter:
     def close(self) -> None:
         """Sync everything and close the segment. May be called twice.
 
-        A dead writer only closes the file. Afterwards `synced` and `written` are after the footer,
-        so the position record includes the footer. Otherwise a damaged footer of the last segment
-        would look like a torn tail.
+        After a failure the writer only closes the file. Otherwise `synced` and `written` are after
+        the footer, so the position record includes the footer. Without it, a damaged footer of the
+        last segment would look like a torn tail.
         Raises: as `sync`.
         """
         with self._guard:
@@ -381,7 +380,7 @@ class LogWriter:
             )
 
     def _wait_for_leader(self) -> None:
-        """Wait until no thread leads. Requires the lock. Raises: StorageError for a dead writer."""
+        """Wait until no thread leads. Requires the lock. Raises: StorageError after a failure."""
         while self._leading is not None and self.failure is None:
             self._condition.wait()
         self._check_outcome()
@@ -451,10 +450,10 @@ class LogWriter:
             self._resign()
 
     def _resign(self, error: BaseException | None = None) -> None:
-        """Let another thread lead, if this thread leads.
+        """If this thread is the leader, let another thread lead.
 
-        error: what interrupted this thread before it wrote its group: Ctrl-C can raise an error at
-               any line. The group is lost, so the writer is dead (G4).
+        error: the error that interrupted this thread before it wrote its group, for example Ctrl-C.
+               The group is lost, so the writer accepts no more records (G4).
         """
         with self._guard:
             if self._leading == threading.get_ident():
@@ -464,7 +463,7 @@ class LogWriter:
                 self._condition.notify_all()
 
     def _write_group(self, entries: list[_Entry]) -> None:
-        """Append the group to its segment with one call. First close the segment before, if any."""
+        """Append the group to its segment with one call. Close the previous segment first."""
         segment = entries[0].segment
         assert entries[-1].segment is segment, "a group must be in one segment"
         if self._written_segment is not segment:
@@ -492,7 +491,7 @@ class LogWriter:
             self._pending_bytes -= sum(FRAME_SIZE_BYTES + entry.payload_length for entry in entries)
 
     def _sync_written(self) -> None:
-        """Make the written records durable, and the segment's name too (G2)."""
+        """Make the written records durable, and the segment's name too."""
         target = self.written
         segment = self._written_segment
         if segment.file is None or target.offset == self.synced.offset:
@@ -507,7 +506,7 @@ class LogWriter:
             self._oldest_unsynced_s = self._taken_s if self.appended.offset > target.offset else None
 
     def _close_segment(self) -> None:
-        """Write and sync the footer of the current segment, if that segment has a file (G3)."""
+        """Write and sync the footer of the current segment, if that segment has a file."""
         segment, written = self._written_segment, self.written
         file = segment.file
         if file is None:

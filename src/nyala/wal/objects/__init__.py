@@ -1,4 +1,4 @@
-"""The log of a store in a bucket: numbered objects that are created by put-if-absent.
+"""The log of a store in a bucket: numbered objects, each created only if it does not exist yet.
 
 format.py     keys, layouts, and encoding of groups, seals and checkpoints
 follower.py   reads the log from the newest checkpoint on, for readers and for new writers

@@ -1,7 +1,8 @@
 """The output of `nyala wal dump` for a bucket: the small objects, the checkpoints and the log.
 
 Invalid bytes raise no error: the output says what is wrong, and continues with the next object. An
-object that is deleted during the dump is left out. Records look as in `nyala.wal.dump`.
+object that is deleted during the dump is left out. Records have the same form as in
+`nyala.wal.dump`.
 
 Source: docs/format/object-log.md.
 """
@@ -45,9 +46,9 @@ Raises: CorruptionError, StorageError.
 def dump(
     objects: Objects, state_text: StateText, only: str | None = None, show_bytes: bool = False
 ) -> Iterator[str]:
-    """Yield the lines for all objects of the log and its checkpoints, or only for the object `only`.
+    """Yield the lines for all objects of the log and its checkpoints.
 
-    only:       the key of an object.
+    only:       the key of one object, to dump only this object; None: all objects.
     state_text: formats the body of a checkpoint, which is the encoded state of the store.
     show_bytes: also yield the bytes of every header, field by field.
     """
@@ -124,6 +125,6 @@ def _header(layout: Layout, data: bytes) -> Iterator[str]:
 
 
 def _store_id(data: bytes) -> str:
-    """Return the store id in a group or checkpoint; both have it at the same offset."""
+    """Return the store id of a group or checkpoint. Both have it at the same offset."""
     offset = next(offset for name, offset, _ in GROUP.offsets() if name == "store_id")
     return data[offset : offset + 16].hex()

@@ -3,18 +3,21 @@
     checkpoint  ──▶  slot 7 ─ slot 8 ─ seal     of epoch 3
                                         └──▶  slot 0 ─ slot 1 ─ (empty)     of epoch 4
 
+The log is a sequence of slots. A slot is an object with a group of records, or with a seal. An
+epoch is the part of the log that one writer wrote; a seal ends it and names the next epoch.
+
 A `LogFollower` reads one slot after another. At a seal it continues with the next epoch. At an
 empty slot it stops, and the next `read_new` continues there. Reader processes follow a running
 writer in this way, and a new writer reads everything before it takes over.
 
-An empty slot is either the end of the log, or the writer deleted its group because a checkpoint
-replaced it. A process that wanted to become the writer may even create a seal in a deleted slot.
-The epoch that this seal names has no slot 0, because nobody writes there. Rule S2 distinguishes
-these cases:
+A slot is empty at the end of the log. But it is also empty if the writer deleted the slot's group
+because a checkpoint replaced it. A process that wanted to become the writer may even create a seal
+in a deleted slot. The epoch that this seal names has no slot 0, because nobody writes there. Rule
+S2 distinguishes these cases:
 
-    S2  At an empty slot, list the checkpoints. If one is beyond this slot, the slot was deleted:
-        begin again from this checkpoint. If slot 0 of an epoch is empty, the seal that named this
-        epoch may be in a deleted slot. So begin again there if a checkpoint is listed that is
+    S2  At an empty slot, list the checkpoints. If a checkpoint is beyond this slot, the slot was
+        deleted: begin again from this checkpoint. If slot 0 of an epoch is empty, the seal that
+        named this epoch may be in a deleted slot. So begin again also if the newest checkpoint is
         newer than all that this follower knows.
 
 Invariants
@@ -68,7 +71,7 @@ _LISTED_BUT_ABSENT: Final = 10
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """The state of the store before slot `header.position`."""
+    """The state of the store before the slot `header.position`."""
 
     header: CheckpointHeader
     body: pa.Buffer
@@ -76,7 +79,7 @@ class Checkpoint:
 
 @dataclass(frozen=True)
 class LogEntry:
-    """A batch or a change of the catalogue. `path` and `offset` say where it was read."""
+    """A batch or a change of the catalogue. `path` and `offset` are the place where it was read."""
 
     slot: Slot
     kind: Kind
@@ -88,12 +91,13 @@ class LogEntry:
 
 @dataclass(frozen=True)
 class News:
-    """What `read_new` found.
+    """The result of `read_new`.
 
-    restarted:  whether the caller must discard everything that was read before.
+    restarted:  True: the reader began again at a checkpoint, so the caller must discard everything
+                that was read before.
     checkpoint: after a restart, the state to begin with; None: an empty store.
-    entries:    the new records, oldest first. From slots before the checkpoint, only the batches,
-                because the checkpoint has the changes.
+    entries:    the new records, oldest first. Slots before the checkpoint give only batches: the
+                checkpoint has the changes of the catalogue.
     """
 
     restarted: bool
@@ -103,7 +107,7 @@ class News:
 
 @dataclass(frozen=True)
 class LiveSlot:
-    """A slot that was read or written, and was not deleted."""
+    """A slot that was read or written, and is not deleted."""
 
     slot: Slot
     size_bytes: int
@@ -114,14 +118,14 @@ class LiveSlot:
 def read_birth(env: Env, objects: Objects, patience_s: float = PATIENCE_S) -> Birth | None:
     """Return the birth object (`nyala.json`) of the store under this prefix; None: no store.
 
-    patience_s: how long to repeat a request that gets no answer.
+    patience_s: how many seconds to repeat a request that gets no answer.
     """
     data = persist(env, lambda: objects.get(BIRTH_KEY), patience_s=patience_s)
     return None if data is None else Birth.decode(data, f"{objects.url}/{BIRTH_KEY}")
 
 
 class LogFollower:
-    """Reads one store's log, and continues as its writer appends. Threads: one at a time."""
+    """Reads the log of one store. Each call returns only new records. Threads: one at a time."""
 
     def __init__(self, env: Env, objects: Objects, birth: Birth, *, patience_s: float = PATIENCE_S) -> None:
         self._env = env
@@ -164,13 +168,13 @@ class LogFollower:
     def checkpoint(self) -> CheckpointHeader | None:
         """The newest intact checkpoint that this follower knows; None: no checkpoint.
 
-        It is the checkpoint with which reading began, or a later one that a note (a record that
-        the writer logs after each checkpoint) announced.
+        It is the checkpoint with which reading began, or a later one. The log announces each new
+        checkpoint by a record, the note.
         """
         return self._checkpoint
 
     def live_slots(self) -> list[LiveSlot]:
-        """Return the slots that were read since the last start at a checkpoint, seals included."""
+        """Return the slots that were read since the last start at a checkpoint, including seals."""
         return list(self._live)
 
     def restart(self) -> None:
@@ -178,7 +182,7 @@ class LogFollower:
         self._position = None
 
     def read_new(self) -> News:
-        """Return everything between `position` and the first empty slot (F1).
+        """Return everything between `position` and the first empty slot.
 
         Raises: CorruptionError, also if objects of the log are missing; StorageError if the bucket
                 does not answer.
@@ -226,10 +230,10 @@ class LogFollower:
         return []
 
     def must_begin_again(self) -> bool:
-        """Whether the slot `position` was deleted, so that reading must restart (S1, S2).
+        """Whether the slot `position` was deleted, so that reading must restart (S2).
 
         Call this if the slot is empty, or after this process has created a seal in the slot.
-        Raises: CorruptionError if objects of the log are missing (F3).
+        Raises: CorruptionError if objects of the log are missing.
         """
         slot = self.position
         listed = self._list_checkpoints()
@@ -247,7 +251,7 @@ class LogFollower:
     # ── the start
 
     def _begin(self) -> Checkpoint | None:
-        """Go to the first slot that the newest intact checkpoint needs (F4). Return the checkpoint."""
+        """Go to the first slot that the newest intact checkpoint needs. Return the checkpoint."""
         missing: MissingFileError | None = None
         for _ in range(_LISTED_BUT_ABSENT):
             listed = self._list_checkpoints()
@@ -293,8 +297,8 @@ class LogFollower:
     def _go_to(self, slot: Slot, path: str) -> None:
         """Set the position to `slot`.
 
-        At the checkpoint's slot, also check that the group before the slot has the CRC that the
-        checkpoint names (F2).
+        If this is the checkpoint's slot, also check the CRC of the group before it. The checkpoint
+        has the expected CRC.
         """
         self._position = slot
         base = self._base
@@ -315,9 +319,9 @@ class LogFollower:
     def _next_object(self) -> bytes | None:
         """Return the object in the slot `position`; None if the slot is empty.
 
-        This method also reads later slots, and keeps their objects for the next calls. If it found
-        a slot empty, a later call returns None for that slot even if the writer has filled it by
-        then. So `read_new` ends although a busy writer appends.
+        Also reads later slots, and keeps their objects for the next calls. If it found a slot
+        empty, a later call returns None for this slot, even if the writer has filled it by then. So
+        `read_new` ends although a busy writer appends.
         """
         if not self._ahead:
             slot = self.position
@@ -340,7 +344,7 @@ class LogFollower:
         is_wall = group.seal is not None and group.previous_crc == ANY_GROUP
         if self._previous_crc is not None and group.previous_crc != self._previous_crc and not is_wall:
             raise CorruptionError(
-                f"the group before this one is not the expected one (O3): expected CRC {self._previous_crc:08x}, found "
+                f"the group before this one is not the expected one: expected CRC {self._previous_crc:08x}, found "
                 f"{group.previous_crc:08x}",
                 path,
                 0,
@@ -352,7 +356,7 @@ class LogFollower:
             return
         if first.timestamp < self._log_timestamp:
             raise CorruptionError(
-                f"timestamps must not descend (O4): found {first.timestamp} after {self._log_timestamp}",
+                f"timestamps must not descend: found {first.timestamp} after {self._log_timestamp}",
                 path,
                 0,
             )

@@ -20,12 +20,11 @@ Invariants (checked on write and on read)
     O1  CRCs cover every byte of an object, except for the magic.
     O2  A group's header has the store, epoch and number of its key. So a reader refuses a group
         that was copied to another key.
-    O3  A group has the CRC of the group before it, also if that is in another epoch. So a reader
-        refuses groups that were written in another order. Only a seal may omit the CRC
-        (`ANY_GROUP`).
+    O3  A group has the CRC of the group before it, even if that group is in another epoch. So a
+        reader refuses groups in another order. Only a seal may omit the CRC (`ANY_GROUP`).
     O4  Timestamps never descend. A seal is alone in its group, and its timestamp is 0.
-    O5  The size of a seal is not a multiple of 8, and the size of every other group is: the payload
-        of a seal is not padded. So the list of a bucket's objects shows which ones are seals.
+    O5  The payload of a seal is not padded. So its size is not a multiple of 8, and the size of
+        every other group is. Therefore the list of a bucket's objects shows which ones are seals.
 
 Page: docs/format/object-log.md (a test compares its tables with the layouts here).
 """
@@ -156,7 +155,7 @@ assert SEAL_SIZE_BYTES % _ALIGNMENT_BYTES, "O5"
 
 
 def is_seal_size(size_bytes: int) -> bool:
-    """Whether an object of the log with this size is a seal (O5)."""
+    """Whether an object of the log with this size is a seal: seals are not padded to 8 bytes."""
     return size_bytes % _ALIGNMENT_BYTES != 0
 
 
@@ -201,7 +200,7 @@ same number, only one ever has a record."""
 
 @dataclass(frozen=True, order=True)
 class Slot:
-    """The place of one object of the log: its epoch, and its number in the epoch."""
+    """The place of one object in the log: its epoch, and its number in the epoch."""
 
     epoch: Epoch
     n: int
@@ -227,7 +226,7 @@ class Slot:
 
 @dataclass(frozen=True, order=True)
 class CheckpointKey:
-    """The key of a checkpoint object with the state of the store before the slot `place`."""
+    """The key of a checkpoint object, which has the store's state before the slot `place`."""
 
     place: Place
     token: str
@@ -238,7 +237,7 @@ class CheckpointKey:
 
     @classmethod
     def parse(cls, key: str) -> CheckpointKey | None:
-        """Return the checkpoint key with this text; None for any other text."""
+        """Return the checkpoint key that has this text; None for any other text."""
         match = _CHECKPOINT_KEY.fullmatch(key)
         return None if match is None else cls((int(match[1]), int(match[2])), match[3])
 
@@ -286,7 +285,7 @@ class ReadRecord:
 
 @dataclass(frozen=True)
 class Group:
-    """The content of a slot: its records, and the CRCs of this group and of the group before."""
+    """The content of a slot: its records, its CRC, and the CRC of the group before it."""
 
     slot: Slot
     crc: int
@@ -297,7 +296,7 @@ class Group:
 
     @property
     def seal(self) -> Seal | None:
-        """The seal, if this group is one."""
+        """The seal, if this group is a seal; otherwise None."""
         only = self.records[0]
         return None if only.kind is not Kind.SEAL else Seal.decode(only.payload.to_pybytes(), self.path)
 
@@ -305,7 +304,7 @@ class Group:
 def encode_group(
     store_id: str, slot: Slot, previous_crc: int, records: Sequence[Record]
 ) -> tuple[bytes, int]:
-    """Return the bytes of a group, and its CRC, which the next group repeats.
+    """Return the bytes of a group, and the CRC of the group. The next group repeats this CRC.
 
     Cost: one copy of the payloads, and one CRC pass.
     """
@@ -345,7 +344,7 @@ def encode_group(
 
 
 def decode_group(data: bytes, path: str, store_id: str, slot: Slot) -> Group:
-    """Decode the object of `slot`; `path` is its URL, for messages.
+    """Decode the object in `slot`. `path` is its URL, for messages.
 
     Raises: CorruptionError for damaged bytes, or a group of another slot; WrongStoreError for a
             group of another store; StorageError for a group that a newer version wrote.
@@ -356,7 +355,7 @@ def decode_group(data: bytes, path: str, store_id: str, slot: Slot) -> Group:
     found = (values["epoch"], values["token"].hex(), values["n"])
     if found != expected:
         raise CorruptionError(
-            f"this is the group of another slot (O2): expected {expected}, found {found}", path, 0
+            f"this is the group of another slot: expected {expected}, found {found}", path, 0
         )
     buffer = pa.py_buffer(data)
     records: list[ReadRecord] = []
@@ -366,7 +365,7 @@ def decode_group(data: bytes, path: str, store_id: str, slot: Slot) -> Group:
         record = _decode_record(data, buffer, offset, path)
         if timestamp is not None and record.timestamp < timestamp:
             raise CorruptionError(
-                f"timestamps must not descend (O4): found {record.timestamp} after {timestamp}", path, offset
+                f"timestamps must not descend: found {record.timestamp} after {timestamp}", path, offset
             )
         timestamp = record.timestamp
         records.append(record)
@@ -375,7 +374,7 @@ def decode_group(data: bytes, path: str, store_id: str, slot: Slot) -> Group:
     if len(records) != count or not records:
         raise CorruptionError(f"expected {count} records in the group, found {len(records)}", path, 0)
     if len(records) > 1 and any(record.kind is Kind.SEAL for record in records):
-        raise CorruptionError("a seal must be the only record of its group (O4)", path, 0)
+        raise CorruptionError("a seal must be the only record of its group", path, 0)
     return Group(slot, values["crc32c"], values["previous_crc32c"], tuple(records), len(data), path)
 
 
@@ -439,7 +438,7 @@ def _decode_header(layout: Layout, magic: bytes, data: bytes, path: str, store_i
 
 
 def _own_crc(header: bytes) -> int:
-    """Return the CRC of a group: the CRC of its header, which contains the CRC of the body."""
+    """Return the CRC of a group: the CRC of its header, which covers the CRC of the body."""
     name, offset, size = GROUP.offsets()[1]
     assert name == "crc32c"
     return int.from_bytes(header[offset : offset + size], "little")
@@ -450,7 +449,7 @@ def _own_crc(header: bytes) -> int:
 
 @dataclass(frozen=True)
 class Seal:
-    """The end of an epoch: names the next epoch, and the process that created the seal."""
+    """The end of an epoch. Names the next epoch, and the process that created the seal."""
 
     next_epoch: Epoch
     host: str
@@ -484,7 +483,7 @@ class Seal:
 
 
 def encode_seal(store_id: str, slot: Slot, previous_crc: int, seal: Seal) -> tuple[bytes, int]:
-    """Return the bytes of a seal, and its CRC, which the next epoch's first group repeats."""
+    """Return the bytes of a seal, and its CRC. The next epoch's first group repeats this CRC."""
     assert seal.next_epoch.number == slot.epoch.number + 1
     body, crc = encode_group(store_id, slot, previous_crc, [Record.of(Kind.SEAL, 0, [seal.encode()])])
     assert len(body) == SEAL_SIZE_BYTES, "O5"
@@ -580,7 +579,7 @@ class CheckpointHeader:
 def decode_checkpoint(
     data: bytes, path: str, store_id: str, key: CheckpointKey
 ) -> tuple[CheckpointHeader, pa.Buffer]:
-    """Return the header and the body of a checkpoint. Raises: as `decode_group`."""
+    """Return the header and the body of a checkpoint. Raises: the errors of `decode_group`."""
     _decode_header(CHECKPOINT, CHECKPOINT_MAGIC, data, path, store_id)
     header = CheckpointHeader.decode(data[: CHECKPOINT.size_bytes], path)
     if header.key != key:
@@ -593,9 +592,9 @@ def decode_checkpoint(
 
 @dataclass(frozen=True)
 class Birth:
-    """The birth object `nyala.json`. A prefix of a bucket is a store if it has this object.
+    """The birth object `nyala.json`, which never changes.
 
-    The object never changes.
+    A prefix of a bucket is a store if it has this object.
     """
 
     store_id: str
@@ -643,7 +642,7 @@ class Birth:
 
 @dataclass(frozen=True)
 class WriterHint:
-    """The object `writer`: which process writes, since when, and when it was last alive.
+    """The object `writer`: which process writes, since when, and when it last reported.
 
     Any process may overwrite the object, so it may be wrong. The store is safe without it.
     """

@@ -3,8 +3,8 @@
 An *epoch* is the part of the log that one writer writes. A *seal* is an object that ends an epoch
 and names the next one. A process becomes the writer by creating a seal:
 
-    1  Read the birth object, or create it by put-if-absent.
-    2  Follow the log to its first empty slot.
+    1  Read the birth object `nyala.json`, or create it if it does not exist.
+    2  Read the log up to its first empty slot. A slot is one numbered object of the log.
     3  Create a seal there. It names the next epoch with a new random token. If another object is
        in the slot by now, create a wall (S7), and continue with 2.
     4  List the checkpoints. If one is beyond the slot, the slot had been deleted (S1): continue
@@ -20,10 +20,10 @@ Rules
     S4  A seal is never deleted. So a slot in which a writer was fenced never becomes empty.
     S6  Each seal has a new token, also when a process tries again. So a seal in a deleted slot
         leads to an epoch in which nobody writes.
-    S7  If the writer fills the slot before the seal is there, this process creates another seal
-        some slots later, a *wall*. It stops a writer that is always faster. A wall ends the epoch
-        only if every slot before the wall has a group. If the writer stops earlier, this process
-        seals the next slot, and the wall has no effect.
+    S7  If the writer fills the slot first, this process creates another seal some slots later, a
+        *wall*. It stops a writer that is always faster. A wall ends the epoch only if every slot
+        before the wall has a group. If the writer stops earlier, this process seals the next slot,
+        and the wall has no effect.
 
 Source: docs/design/object-storage.md, "The log".
 """
@@ -66,10 +66,10 @@ _WALL_SLOTS: Final = 8
 
 @dataclass(frozen=True)
 class TakenLog:
-    """The log that this process writes now, and what it must replay first.
+    """The log that this process now writes, and what it must replay first.
 
     checkpoint: the state to begin with; None: an empty store.
-    entries:    the records to replay, oldest first. From slots before the checkpoint, only batches.
+    entries:    the records to replay, oldest first. Slots before the checkpoint give only batches.
     """
 
     log: ObjectLog
@@ -91,7 +91,8 @@ def check_clock(now_us: int, timestamp: int) -> None:
 def create_store(env: Env, objects: Objects, *, patience_s: float = PATIENCE_S) -> Birth:
     """Return the birth object of the store under this prefix; create it if it does not exist.
 
-    Raises: StorageError for an unfinished copy of a store, and as `create_birth`.
+    Raises: StorageError if there is an unfinished copy of a store, and the errors of
+            `create_birth`.
     """
     birth = read_birth(env, objects, patience_s)
     if birth is not None:
@@ -110,9 +111,9 @@ def create_store(env: Env, objects: Objects, *, patience_s: float = PATIENCE_S) 
 def create_birth(env: Env, objects: Objects, birth: Birth, *, patience_s: float = PATIENCE_S) -> bytes | None:
     """Create the birth object, and check that the bucket refuses to create it a second time.
 
-    Returns: None; or the bytes of another birth object that exists.
-    Raises: StorageError if the bucket does not refuse; with outcome "unknown" if it does not
-    answer.
+    Returns: None; or the bytes of the birth object, if one exists already.
+    Raises: StorageError if the bucket does not refuse, or if it does not answer (with outcome
+    "unknown").
     """
     other = settle(env, objects, BIRTH_KEY, birth.encode(), patience_s=patience_s)
     if other is not None:
@@ -141,7 +142,7 @@ def take_over(
     birth: the birth object of a new store, if the caller creates it later. Default: read the birth
            object, or create it.
     guard: called with the epoch that will be sealed. It may raise an error to stop the take-over.
-    patience_s: how long to repeat a request that gets no answer.
+    patience_s: how many seconds to repeat a request that gets no answer.
     Raises: CorruptionError; StorageError if the bucket does not answer. Then this process is not
             the writer, but the former writer may be fenced.
     """
@@ -178,9 +179,9 @@ def take_over(
 def _seal(
     env: Env, objects: Objects, store_id: str, slot: Slot, previous_crc: int, patience_s: float
 ) -> tuple[bytes, bytes | None]:
-    """Try to create a seal in `slot`. Return the seal, and the bytes that `slot` has instead.
+    """Try to create a seal in `slot`. Return the seal, and the bytes that the slot had already.
 
-    The second result is None if the seal was created.
+    The second result is None if the slot was empty: then the seal was created.
     """
     epoch = slot.epoch.next(env.randomness.token_hex(8))  # S6
     seal = Seal(epoch, socket.gethostname(), os.getpid(), env.clock.now_us())

@@ -5,9 +5,10 @@
     thread C       append ─ sync ┄ waits for B ┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄ done
 
 `append` puts a record into memory and returns its offset. A thread that needs the record durable
-calls `sync`. It waits for the thread that writes the record, or becomes the *leader* of the next
-group: it takes all pending records, and creates the next slot with them. Up to `GROUPS_IN_FLIGHT`
-groups are sent at once, each by its own leader. There is no log thread.
+calls `sync`. The thread waits for another thread that writes the record, or becomes the *leader* of
+the next group. A leader takes all pending records, and creates the next slot (a numbered object of
+the log) with them. Up to `GROUPS_IN_FLIGHT` groups are sent at once, each by its own leader. There
+is no log thread.
 
 Two marks move along the log:  appended ≥ synced.
 
@@ -17,8 +18,8 @@ Invariants
     G2  Slot n + GROUPS_IN_FLIGHT is created only when slot n is known to exist.
     G3  If a seal is in slot n, the writer is *fenced*. No slot from n on becomes part of the log,
         so the records in these slots were not written. Groups before slot n are still acknowledged.
-    G4  If the bucket does not answer, the writer is dead. Whether this group and later groups were
-        written is unknown until the log is opened again.
+    G4  If the bucket does not answer, the writer is dead: it accepts no more records. Whether this
+        group and later groups were written is unknown until the log is opened again.
     G5  If a leader is interrupted (Ctrl-C), another thread sends the same bytes again, so no record
         is lost.
 
@@ -31,8 +32,8 @@ Checkpoints and deletion
         writer cannot write a note, so it deletes nothing that the new writer needs. The log start
         of a checkpoint is never before the log start of an earlier checkpoint with a note.
     S4  A seal is never deleted.
-    S5  After checkpoint k, the slots before the log start of checkpoint k - 1 are deleted, and all
-        checkpoints except k and k - 1. So k - 1 can replace a damaged k.
+    S5  After checkpoint k, the writer deletes the slots before the log start of checkpoint k - 1.
+        It also deletes all checkpoints except k and k - 1. So k - 1 can replace a damaged k.
 
 Source: docs/design/object-storage.md, "The log".
 """
@@ -86,7 +87,7 @@ class LogMark:
 
 @dataclass(frozen=True)
 class _Pending:
-    """A record that no leader has taken yet."""
+    """A record that no leader has put into a group yet."""
 
     record: Record
     end: LogMark
@@ -95,7 +96,7 @@ class _Pending:
 
 @dataclass
 class _Group:
-    """A group that is being written, or that waits for an earlier group (G1)."""
+    """A group that is being written, or that was written and waits for an earlier group."""
 
     slot: Slot
     body: bytes
@@ -110,10 +111,10 @@ class ObjectLog:
     """The writer of one store's log in a bucket; `take_over` returns it.
 
     appended: the end of the appended records. Its timestamp is the greatest of the log.
-    synced:   the end of the durable and acknowledged records (G1).
+    synced:   the end of the durable and acknowledged records.
 
-    Threads: `append` and `border` in one thread at a time (under the store's commit lock),
-    `checkpoint` in one thread at a time, everything else in any thread.
+    Threads: `append` and `border` are called under the store's commit lock. Only one thread at a
+    time calls `checkpoint`. Any thread may call everything else.
     """
 
     def __init__(
@@ -129,7 +130,7 @@ class ObjectLog:
 
         group_interval_s: the least time between two groups, which limits the number of requests.
                           The first record after a pause does not wait.
-        patience_s:       how long a request without an answer is repeated.
+        patience_s:       how many seconds to repeat a request that gets no answer.
         """
         self._env = env
         self._objects = objects
@@ -168,7 +169,7 @@ class ObjectLog:
 
     @property
     def failure(self) -> StorageError | None:
-        """The error that ended the writer (G3, G4); None while it works."""
+        """The error after which the writer accepts no more records; None while it works."""
         return self._failure_of(self.appended.offset + 1)
 
     @property
@@ -184,7 +185,7 @@ class ObjectLog:
 
     @property
     def slot_count(self) -> int:
-        """The number of objects that the next open must read. Each costs one request."""
+        """The number of objects that the next open must read, at one request for each object."""
         return self._replay_slots
 
     # ── appending
@@ -218,13 +219,13 @@ class ObjectLog:
         return end.offset
 
     def border(self) -> int:
-        """Return the end of the appended records, for `checkpoint`, and begin a new slot there."""
+        """Return the end of the appended records, for `checkpoint`. Begin a new slot there."""
         with self._guard:
             self._cut = True
             return self.appended.offset
 
     def holds_before(self, border: int) -> bool:
-        """Whether a slot before the border still exists. Checkpoints delete slots (S5)."""
+        """Whether a slot before the border still exists. Checkpoints delete slots."""
         with self._guard:
             return bool(self._live_ends) and self._live_ends[0] <= border
 
@@ -233,9 +234,8 @@ class ObjectLog:
     def sync(self, offset: int | None = None) -> None:
         """Wait until all records through `offset` are durable (default: everything appended).
 
-        Raises: FencedError if another process has become the writer; the records that are not
-                synced were not written. StorageError with outcome "unknown" if the bucket did not
-                answer (G4).
+        Raises: FencedError if another process has become the writer: records that are not synced
+                were not written. StorageError with outcome "unknown" if the bucket did not answer.
         """
         try:
             while True:
@@ -288,7 +288,7 @@ class ObjectLog:
         )
 
     def _adopt(self) -> _Group | None:
-        """Become the leader of a group whose leader was interrupted (G5). Return the group.
+        """Become the leader of a group whose leader was interrupted, and return the group.
 
         Returns None if there is no such group. Requires the lock.
         """
@@ -329,7 +329,7 @@ class ObjectLog:
             return group
 
     def _create(self, group: _Group) -> None:
-        """Create the slot of a group, and acknowledge each group that has no gap before it (G1)."""
+        """Create the slot of a group. Acknowledge the groups up to the first missing one."""
         try:
             other = settle(self._env, self._objects, group.slot.key, group.body, patience_s=self._patience_s)
             failure = None if other is None else self._fenced(group, other)
@@ -344,7 +344,7 @@ class ObjectLog:
             self._condition.notify_all()
 
     def _acknowledge(self) -> None:
-        """Count groups as synced, up to the first one that does not exist yet (G1)."""
+        """Count groups as synced, up to the first one that does not exist yet."""
         while self._groups:
             n = min(self._groups)
             group = self._groups[n]
@@ -360,7 +360,7 @@ class ObjectLog:
         self._oldest_unsynced_s = None if is_all else self._taken_s
 
     def _resign(self) -> None:
-        """Give the interrupted work of this thread to other threads (G5)."""
+        """Give the interrupted work of this thread to other threads."""
         me = threading.get_ident()
         with self._guard:
             if self._taker == me:
@@ -385,9 +385,9 @@ class ObjectLog:
         return FencedError(f"another process took over this store: {seal.describe()}", path=path)
 
     def _failure_of(self, offset: int) -> StorageError | None:
-        """Return the error that prevents acknowledging the record that ends at `offset`, if any.
+        """Return the error that prevents acknowledging the record that ends at `offset`.
 
-        A FencedError has priority over other errors, because its outcome is known (G3).
+        None: no such error. A FencedError has priority, because its outcome is known.
         """
         failures = [failure for start_offset, failure in self._failures if start_offset < offset]
         fences = [failure for failure in failures if isinstance(failure, FencedError)]
@@ -411,7 +411,7 @@ class ObjectLog:
     # ── checkpoints
 
     def checkpoint(self, border: int, body: Bytes, memory_timestamp_min: int | None) -> None:
-        """Write a checkpoint, and delete the slots and checkpoints that it replaces (S3 to S5).
+        """Write a checkpoint, and delete the slots and checkpoints that it replaces.
 
         border: an offset that `border()` returned.
         body:   the encoded state after all records before the border.
@@ -455,7 +455,7 @@ class ObjectLog:
     def _log_start(self, position: Slot, memory_timestamp_min: int | None) -> Slot:
         """Return the log start of a new checkpoint: the first slot that an open must read.
 
-        It is never before the log start of the checkpoint before (S3).
+        It is never before the log start of the previous checkpoint.
         """
         log_start = position
         if memory_timestamp_min is not None:
@@ -475,11 +475,11 @@ class ObjectLog:
         return last.slot.next(), last.crc, last.timestamp_max
 
     def _sweep(self, before: CheckpointHeader, newest: CheckpointHeader) -> None:
-        """Delete slots and checkpoints that are not needed any more (S4, S5).
+        """Delete slots and checkpoints that are not needed any more. Keep all seals.
 
         newest: the checkpoint that was just written.
-        before: the checkpoint before it. All other older checkpoints are deleted: a fenced writer
-                wrote them, or a request that got no answer.
+        before: the previous checkpoint, which is kept. Older ones are deleted. So are others: of a
+                fenced writer, or of a request that got no answer.
         """
         floor = before.log_start
         slots = self._persist(lambda: self._objects.list(LOG_PREFIX, self._swept))
@@ -501,10 +501,10 @@ class ObjectLog:
     # ── the hint, and the end
 
     def announce(self, *, leaving: bool = False) -> None:
-        """Write the hint that this process is alive and writes; or if `leaving`, that it ends.
+        """Write the hint `writer`, which says that this process writes; if `leaving`, that it ends.
 
-        Does nothing if the bucket has the hint of a later epoch: that epoch's process has fenced
-        this process. Errors are ignored.
+        Does nothing if the bucket has the hint of a later epoch: the process of that epoch has
+        fenced this process. Errors are ignored.
         """
         with contextlib.suppress(StorageError):
             data = self._objects.get(WRITER_KEY)
@@ -541,7 +541,7 @@ class ObjectLog:
 
 
 def _outcome(failure: StorageError) -> StorageError:
-    """Return the error for a write or sync after `failure`: the cause, the outcome, what to do."""
+    """Return the error for a write or sync after `failure`: its cause, its outcome, what to do."""
     if isinstance(failure, FencedError):
         return FencedError(
             f"{failure}; nothing of this call was written. Connect again to take the store back, and let only "
