@@ -139,15 +139,13 @@ class KeySpace:
         self.total = float(cdf[-1])
 
     def _spread(self, keys: list[bytes], rowset: RowSetLayout, lower: int, upper: int) -> Floats:
-        """Return the share of the rowset's bytes in each of its cells.
-
-        The distance between two keys is computed from 8 bytes of each, as big-endian integers.
-        These bytes follow the common prefix of the rowset's first and last key.
-        """
+        """Return the share of the rowset's bytes in each of its cells."""
         parts = np.zeros(upper - lower + 1)
         if lower == upper:
             parts[0] = 1.0
             return parts
+        # The distance between two keys is computed from 8 bytes of each, as big-endian integers.
+        # These bytes follow the common prefix of the rowset's first and last key.
         prefix = _common_prefix(rowset.key_min, rowset.key_max)
         tails = self._tails.get(prefix)
         if tails is None:

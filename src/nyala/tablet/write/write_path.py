@@ -555,8 +555,10 @@ class InsertAddition:
 
 @dataclass(frozen=True)
 class DeltaAddition:
-    """Changes to rows of one rowset: the rows [offset, offset + length) of `shared`.
+    """Changes of one rowset: row `rowids[i]` gets the values in row `offset + i` of `shared`.
 
+    Several additions, for several rowsets, share one batch `shared`.
+    length: the number of changed rows.
     order: as in `InsertAddition`.
     shift: 0; or -1 to apply the changes one timestamp before the batch.
     """
@@ -577,10 +579,10 @@ class DeltaAddition:
 
 @dataclass(frozen=True)
 class TombstoneAddition:
-    """New dead rows that store the `newest_by` values of deletes of unknown keys.
+    """New dead rows: each stores the `newest_by` value of a delete whose key does not exist.
 
-    If the batch has the timestamp t, a row is live only from t - 1 to t. No reader reads at t - 1
-    (C4 of `HybridClock`), so no reader sees the row.
+    If the batch has the timestamp t, such a row is live only from t - 1 to t. No reader reads at
+    t - 1, so no reader sees the row.
     """
 
     insert: InsertAddition
