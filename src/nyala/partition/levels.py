@@ -133,7 +133,9 @@ def _check_names(columns: Sequence[Any], kind: str) -> None:
         raise InvalidArgumentError(f"{kind}_partition must have at least one {kind} column")
     for name in columns:
         if not isinstance(name, str):
-            raise InvalidArgumentError(f"{kind}_partition takes column names, one by one, not {name!r}")
+            raise InvalidArgumentError(
+                f"{kind}_partition takes column names as separate arguments, not {name!r}"
+            )
 
 
 # ---- the partitions of a new table ---------------------------------------------------------------------------
@@ -214,7 +216,7 @@ def _key_columns(names: Sequence[str], schema: Schema, kind: str) -> tuple[Colum
         if name == AUTO_INCREMENT:
             raise InvalidArgumentError(
                 f"{kind}_partition cannot specify {name!r}, which the store fills with numbers: partition by "
-                "columns of primary_key, with unique=False"
+                "the table's other key columns, which you pass as primary_key with unique=False"
             )
         if names.count(name) > 1:
             raise InvalidArgumentError(f"duplicate column {name!r} in {kind}_partition")

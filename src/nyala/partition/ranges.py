@@ -200,7 +200,7 @@ def _encode(values: Sequence[Any], codec: KeyCodec, limits: Limits) -> bytes | N
     key = codec.encode_row(filled)
     if len(key) > limits.max_key_bytes:
         raise InvalidArgumentError(
-            f"a range bound takes {len(key)} bytes encoded, at most {limits.max_key_bytes} are allowed (max_key_bytes)"
+            f"a range bound takes {len(key)} bytes as a key, at most {limits.max_key_bytes} are allowed (max_key_bytes)"
         )
     return key
 

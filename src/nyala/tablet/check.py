@@ -3,7 +3,7 @@
     catalogue   the checkpoint and the changes in the log (rules of `catalog.model`)
     log         each record and CRC, their order, a torn end or damage; the position record, which
                 shows reader processes how far they may read the log
-    memory      the result of a replay
+    memory      the rows in memory after a replay of the log
     files       existence, size, each block and CRC (`rowset.checking.findings`)
     tablets     no key has two live rows at one moment; every row is in its partition
     folder      files that the catalogue does not name; a note about files that no writer created
@@ -146,7 +146,7 @@ class CheckReport:
     problems: in the order in which they were found
     notes:    other facts for the user
     repairs:  one sentence per repair
-    alone:    whether no writer had the store open; only then were orphan files searched
+    alone:    True: no writer had the store open, so the check also searched orphan files
     rows:     the number of rows in files, also dead ones
     bytes:    the size of the data files
     """

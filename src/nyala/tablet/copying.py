@@ -10,7 +10,7 @@ The copy is written in this order:
 
 Invariants
     C1  Catalogue, files and batches belong to one moment of the source. The copy replays them like
-        a writer after a crash, so it has the same rows at every moment up to that one (R1).
+        a writer after a crash, so it has the same rows at every moment up to this moment.
     C2  Until the birth object exists, the destination is not a store. It has the marker `copying`,
         with which `connect` refuses to create a store there.
     C3  The copy has its own store id, which is in its log and checkpoints. So they cannot be

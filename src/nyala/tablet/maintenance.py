@@ -81,9 +81,9 @@ def choose_flush(pressure: Pressure) -> set[int]:
 
     Memory: if it is above half of its limit, the largest tablets, until a quarter of the limit is
             left.
-    Log:    if it is above its limit, every tablet with unflushed rows. If a running merge needs the
-            log from an earlier moment, a flush would not shorten the log and only write small
-            files. Such tablets are left out.
+    Log:    if it is above its limit, every tablet with unflushed rows. A tablet is left out if a
+            running merge needs the log from an earlier moment: its flush would write small files,
+            but not shorten the log.
     Age:    every tablet with old data in memory, if the old data is large enough.
     """
     chosen: set[int] = set()
@@ -172,7 +172,7 @@ class MaintenanceStatus:
 
 
 def status_of_fields(fields: Mapping[str, Any]) -> MaintenanceStatus:
-    """Return the status whose `dataclasses.asdict` is `fields`."""
+    """Return the status with these fields: the inverse of `dataclasses.asdict`."""
     from nyala.tablet.compaction.reports import FinishedCompaction, RunningCompaction
 
     running = fields["compaction"]

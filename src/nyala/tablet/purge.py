@@ -15,8 +15,8 @@ Invariants
         later than all backups from before step 2.
     U2  Each step can be repeated. After a crash the rows stay deleted, and the same call does the
         rest.
-    U3  A scan that has an old root, and a reader with a lease, can continue (P2). `remaining`
-        returns the files that they keep.
+    U3  A scan that has an old root, and a reader with a lease, can continue. `remaining` returns
+        the files that they keep.
 
 Not erased: tables that were cloned or copied from this one, dropped tables, backups, and copies
 that readers of change feeds keep. Source: docs/design/snapshots-and-history.md, "Erasing rows by

@@ -439,7 +439,7 @@ class Store:
             )
         if self._failure is not None:
             raise StorageError(
-                f"the store takes no more writes because an earlier one failed ({_reason(self._failure)}): close it "
+                f"the store takes no more writes because an earlier write failed ({_reason(self._failure)}): close it "
                 "and connect() again to see what is durable",
                 path=self.root_path,
             ) from self._failure
@@ -654,7 +654,7 @@ class Store:
     def finish(self, ticket: Ticket) -> None:
         """Wait until the batch is visible, and as durable as the option `durability` says.
 
-        The caller has no lock. Raises: StorageError(outcome="unknown") if the sync failed.
+        Call it without a lock. Raises: StorageError(outcome="unknown") if the sync failed.
         """
         if ticket.log_offset is None:
             return
@@ -732,7 +732,7 @@ class Store:
         self._memory_bytes = self._measured_bytes = root.memory_bytes()
 
     def memory_is_full(self) -> bool:
-        """Whether writes must wait for a flush. The block cache has the rest of the limit."""
+        """Whether writes must wait for a flush: rows and changes in memory take 3/4 of the limit."""
         return self._memory_bytes >= self.options.memory_limit_bytes * 3 // 4
 
     def log_is_full(self) -> bool:
@@ -1015,7 +1015,8 @@ class Store:
             dropped = [table for table in root.dropped.values() if name in (None, table.name)]
             if name is not None and not dropped and name not in root.by_name:
                 raise TableNotFoundError(
-                    f"no table and no dropped table is called {name!r}: purge_dropped() removes what was dropped"
+                    f"no table and no dropped table is called {name!r}: pass the name of a dropped table, or of a "
+                    "table with dropped ranges"
                 )
             freed = sum(dropped_bytes(table) for table in dropped)
             for table in [table for table in root.tables.values() if name in (None, table.name)]:

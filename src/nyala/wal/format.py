@@ -358,7 +358,8 @@ class FrameHeader:
         length = values["payload_length"]
         if synced_through > log_offset or (is_footer and synced_through != log_offset):
             raise CorruptionError(
-                f"a record at log offset {log_offset} says that the log was synced through {synced_through}",
+                f"the record at log offset {log_offset} is invalid: it says that the log was synced through "
+                f"{synced_through}",
                 path,
                 offset,
             )

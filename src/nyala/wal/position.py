@@ -111,8 +111,8 @@ class PositionRecord:
             lost = f"segment {reached.segment} was closed, but has no intact footer at byte {reached.offset}"
         elif reached < self.position:
             lost = (
-                f"it was published up to byte {self.position.offset} of segment {self.position.segment}, but ends at "
-                f"byte {reached.offset} of segment {reached.segment}"
+                f"the log was published up to byte {self.position.offset} of segment {self.position.segment}, but "
+                f"ends at byte {reached.offset} of segment {reached.segment}"
             )
         else:
             return

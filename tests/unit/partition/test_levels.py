@@ -55,7 +55,7 @@ INTS = build_schema(
         (lambda: [hash_partition("a", buckets=2.0)], "must have at least two hash buckets"),
         (lambda: [hash_partition("a", buckets=True)], "must have at least two hash buckets"),
         (lambda: [hash_partition(buckets=2)], "must have at least one hash column"),
-        (lambda: [hash_partition(["a", "b"], buckets=2)], "takes column names, one by one"),
+        (lambda: [hash_partition(["a", "b"], buckets=2)], "takes column names as separate arguments"),
         (lambda: [hash_partition("a", buckets=2, seed=2**31)], "seed"),
         (
             lambda: [hash_partition("a", "b", buckets=2), hash_partition("b", buckets=2)],
@@ -122,7 +122,7 @@ INTS = build_schema(
             lambda: [range_partition("a", bounds=[RangeBound(127, None, False)])],
             "no value is greater than the exclusive lower bound 127",
         ),
-        (lambda: [range_partition("s", splits=["x" * 20_000])], "20000 bytes encoded, at most 16384"),
+        (lambda: [range_partition("s", splits=["x" * 20_000])], "20000 bytes as a key, at most 16384"),
     ],
     ids=itertools.count(),
 )

@@ -38,7 +38,7 @@ def values_of(
 
 
 def spread(values: pa.Array, shown: Bools) -> pa.Array:
-    """Return `len(shown)` values: the given ones in order where `shown` is True, else NULL."""
+    """Return an array as long as `shown`: the values in order where it is True, else NULL."""
     if shown.all():
         return values
     return values.take(pa.array(np.cumsum(shown) - 1, mask=~shown))

@@ -53,7 +53,7 @@ _CACHE_BYTES: Final = 64 << 20
 
 
 def make_change_tokens(root_path: str, table: TableState, spec: ChangeSpec) -> list[bytes]:
-    """Return a token for each tablet, if all its changes in the feed's interval are in files."""
+    """Return one token per tablet. A tablet with changes of the interval in memory gets none."""
     made = []
     for tablet in table.tablets:
         if _in_memory(tablet, spec) or not any(records.may_meet(r, spec) for r in tablet.rowsets):
@@ -183,7 +183,7 @@ def _open(data: bytes, expected: bytes) -> pa.Buffer:
         magic, version, crc = _HEAD.unpack_from(data)
     except struct.error as error:
         raise CorruptionError(
-            f"a change token has at least {_HEAD.size} bytes, this one has {len(data)}"
+            f"expected a change token of at least {_HEAD.size} bytes, found {len(data)} bytes"
         ) from error
     if magic != expected or version != VERSION:
         raise CorruptionError(f"the bytes are not a change token of version {VERSION}")

@@ -208,7 +208,8 @@ def count_records(env: Env, objects: Objects) -> int:
     birth = read_birth(env, objects)
     if birth is None:
         raise CorruptionError(
-            "the object that names the store is missing: restore it", f"{objects.url}/{BIRTH_KEY}"
+            "the object nyala.json, which marks the store, is missing: restore it",
+            f"{objects.url}/{BIRTH_KEY}",
         )
     return len(LogFollower(env, objects, birth).read_new().entries)
 

@@ -218,7 +218,7 @@ def _is_small(spec: ScanSpec) -> bool:
 def narrower_types(table: TableState, columns: Sequence[ColumnSchema]) -> dict[str, pa.DataType]:
     """Return Arrow types, by column name, that cost less to read than the columns' own types.
 
-    A decimal is read with 4 or 8 bytes if its values fit. Text is read as dictionary if every
+    A decimal of up to 18 digits is read with 4 or 8 bytes. Text is read as dictionary if every
     rowset on disk has a dictionary for it, and few rows are in memory, where text has none.
     Cost: opens footers.
     """

@@ -1,6 +1,7 @@
 """Chooses the size of splits and how many are decoded ahead, within a share of `memory_limit`.
 
-    share      the memory of a scan: the limit of the block cache, a quarter of `memory_limit`
+    share      the memory that a scan may use: as much as the block cache, a quarter of
+               `memory_limit`
     ahead      as many splits as fit the share, at least one
     split      `SPLIT_ROWS` rows, halved until the decoded rows fit the share
 
@@ -16,7 +17,7 @@ split is not halved further in these cases:
     one row         A split has at least one row.
 
 Changed text counts if a rowset has more than 256 MB of it. Other changes and rows in memory do not
-count, because the memory limit of writes bounds them.
+count, because their size is limited when they are written.
 """
 
 from __future__ import annotations

@@ -331,7 +331,7 @@ def _open(data: bytes) -> tuple[Any, list[pa.Buffer]]:
         magic, version, crc, length = _HEAD.unpack_from(data)
     except struct.error as error:
         raise CorruptionError(
-            f"a scan token has at least {_HEAD.size} bytes, this one has {len(data)}"
+            f"expected a scan token of at least {_HEAD.size} bytes, found {len(data)} bytes"
         ) from error
     if magic != MAGIC or version != VERSION:
         raise CorruptionError(f"the bytes are not a scan token of version {VERSION}")

@@ -344,8 +344,8 @@ class LogFollower:
         is_wall = group.seal is not None and group.previous_crc == ANY_GROUP
         if self._previous_crc is not None and group.previous_crc != self._previous_crc and not is_wall:
             raise CorruptionError(
-                f"the group before this one is not the expected one: expected CRC {self._previous_crc:08x}, found "
-                f"{group.previous_crc:08x}",
+                f"a group of the log is missing or was replaced: the previous group has CRC {self._previous_crc:08x}, "
+                f"but this group follows one with CRC {group.previous_crc:08x}",
                 path,
                 0,
             )
