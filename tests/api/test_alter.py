@@ -362,7 +362,7 @@ def test_errors_name_the_limit_and_its_value(path: Path) -> None:
         (
             lambda db: db.create_table("w", spec, ["a", "b"], long_split),
             ValueError,
-            "9 bytes encoded, at most 8",
+            "9 bytes as a key, at most 8",
         ),
     ]
     db = open_database(path, limits=small)

@@ -393,10 +393,9 @@ def _ordered(nodes: Sequence[Node]) -> _Order:
 
 
 def _positions(parts: Sequence[_Order]) -> npt.NDArray[np.int64] | None:
-    """Return where the value of each record of `parts` is in the values of all their leaves.
+    """Return the position of each record's value in the concatenated values of all leaves.
 
-    The records, and the values, count through all parts. None if records and values have the same
-    order.
+    The records of `parts` are concatenated too. None: records and values have the same order.
     """
     if all(part.positions is None for part in parts):
         return None

@@ -126,7 +126,7 @@ class Changes(LazyValues):
     def newest(
         self, column_id: int, snapshot: int, stats: ReadStats | None, lower: int, upper: int
     ) -> list[tuple[Rowids, pa.Array]]:
-        """Return the changed rows of [lower, upper), as (rowids, newest values) per REDO store.
+        """Return (rowids, newest values) for each REDO store: its changed rows of [lower, upper).
 
         The oldest store comes first. Decimals may have the narrow type (see `patches`).
         snapshot: a moment that applies all REDO of the column and no UNDO.

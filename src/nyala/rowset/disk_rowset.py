@@ -364,7 +364,7 @@ class DiskRowSet(RowSetVersion, LazyValues):
     # --- skipping ---------------------------------------------------------------------------------
 
     def has_changes(self, column_id: int, snapshot: int) -> bool:
-        """See `Changes.has_changes`."""
+        """Whether a file or memory may have a change of the column that `snapshot` applies."""
         return self.changes.has_changes(column_id, snapshot)
 
     # --- base and changes -------------------------------------------------------------------------

@@ -570,7 +570,7 @@ class MemRowSet:
         return parts[0] if len(parts) == 1 else pa.concat_arrays(parts)
 
     def _base_parts(self, column: ColumnSchema, lower: int, upper: int) -> list[pa.Array]:
-        """Return the column's rows [lower, upper) as inserted: at least one array, one a chunk."""
+        """Return the column's rows [lower, upper) as inserted, as one or more arrays."""
         parts = [
             chunk.column(column.id).slice(begin, end - begin)
             if column.id in chunk.column_ids

@@ -732,7 +732,7 @@ class Store:
         self._memory_bytes = self._measured_bytes = root.memory_bytes()
 
     def memory_is_full(self) -> bool:
-        """Whether writes must wait for a flush: rows and changes in memory take 3/4 of the limit."""
+        """Whether writes must wait for a flush: unflushed rows take 3/4 of the memory limit."""
         return self._memory_bytes >= self.options.memory_limit_bytes * 3 // 4
 
     def log_is_full(self) -> bool:

@@ -108,7 +108,7 @@ class DenseKeys(LazyValues):
         return self.column.block_count
 
     def sample(self, count: int) -> tuple[EncodedKeys, Rowids]:
-        """See `KeyIndex.sample`."""
+        """Return at least about `count` evenly spaced keys, and their ordinals."""
         if len(self.first_keys) >= count:
             return self.first_keys, np.arange(len(self.first_keys)) * self.column.rows_per_block
         rowids = np.arange(0, len(self), max(1, len(self) // count))
@@ -256,12 +256,12 @@ class SparseKeys:
 
     @property
     def nbytes_of_all(self) -> float:
-        """See `DenseKeys`."""
+        """A low estimate of the bytes that all keys take in memory."""
         return self._row_count * _bytes_a_key(self._samples.first_keys)
 
     @property
     def worth_reading_all(self) -> int:
-        """See `DenseKeys`."""
+        """The number of segments whose search costs as much as reading all keys."""
         return len(self._samples) >> _SEARCHED_LOG2
 
     def sample(self, count: int) -> tuple[EncodedKeys, Rowids]:
@@ -273,7 +273,7 @@ class SparseKeys:
 
     @property
     def row_bytes(self) -> float:
-        """See `DenseKeys`."""
+        """About how many bytes a row's key and key columns take in memory."""
         return max(sum(column.row_bytes for column in self._columns), self._samples.row_bytes)
 
     def read(
@@ -291,7 +291,7 @@ class SparseKeys:
 
     @property
     def columns(self) -> Sequence[ColumnReader]:
-        """See `DenseKeys`."""
+        """The columns that `find` reads in a segment."""
         return self._columns
 
     @property
@@ -419,7 +419,7 @@ class SparseKeys:
 
     @property
     def offset(self) -> int:
-        """See `DenseKeys`."""
+        """The byte offset of the keys in the file, for error messages."""
         return self._columns[0].place.offset
 
     def check(self, keys: EncodedKeys, lower: int) -> None:
@@ -459,7 +459,7 @@ class SparseKeys:
 
 
 def _ranges_of(segments: Segments) -> list[tuple[int, int, int]]:
-    """Return (segment, begin, end) for each distinct segment: its positions. -1 is skipped."""
+    """Return (segment, begin, end) for each segment, with its positions. -1 is skipped."""
     borders = [0, *(np.flatnonzero(segments[1:] != segments[:-1]) + 1).tolist(), len(segments)]
     return [(int(segments[begin]), begin, end) for begin, end in pairwise(borders) if segments[begin] >= 0]
 

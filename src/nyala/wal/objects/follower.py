@@ -125,7 +125,7 @@ def read_birth(env: Env, objects: Objects, patience_s: float = PATIENCE_S) -> Bi
 
 
 class LogFollower:
-    """Reads the log of one store. Each call returns only new records. Threads: one at a time."""
+    """Reads the log of one store; `read_new` returns new records. Threads: one at a time."""
 
     def __init__(self, env: Env, objects: Objects, birth: Birth, *, patience_s: float = PATIENCE_S) -> None:
         self._env = env
