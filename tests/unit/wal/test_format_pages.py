@@ -59,8 +59,8 @@ def test_the_table_of_the_position_page_is_the_layout_on_disk() -> None:
     "words",
     [
         f"`{format.SEGMENT_MAGIC.decode()}`",
-        f"`{format.RECORD_MAGIC.decode()}`; of a change `{format.CHANGE_MAGIC.decode()}`; of the footer "
-        f"`{format.FOOTER_MAGIC.decode()}`",
+        f"`{format.RECORD_MAGIC.decode()}` for a batch, `{format.CHANGE_MAGIC.decode()}` for a change, "
+        f"`{format.FOOTER_MAGIC.decode()}` for the footer",
         f"multiples of {format.ALIGNMENT_BYTES} bytes",
         f"a multiple of {format.ALIGNMENT_BYTES}, at most {format.PAYLOAD_MAX_BYTES}.",
         f"about {format.SEGMENT_SIZE_BYTES >> 20} MiB ({format.SEGMENT_SIZE_BYTES} bytes)",
