@@ -15,6 +15,7 @@ from nyala.handover import frames
 DOCS = Path(__file__).parents[3] / "docs" / "format"
 CATALOG_PAGE = (DOCS / "catalog.md").read_text()
 LEASE_PAGE = (DOCS / "lease-and-lock.md").read_text()
+LEASE_TEXT = " ".join(LEASE_PAGE.split())
 
 
 def hex_of(page: str, first: str, last: str) -> list[bytes]:
@@ -66,11 +67,11 @@ def test_the_page_has_the_limits_of_the_channel() -> None:
         frames.JSON_MAX_BYTES, frames.ATTACHMENT_COUNT_MAX, frames.REQUEST_MAX_BYTES,
         handover_channel.REQUESTS_MAX_BYTES, frames.JSON_VALUES_MAX,
     ):  # fmt: skip
-        assert f"at most {number}" in LEASE_PAGE
-    assert f"{frames.ANSWER_MAX_BYTES} in an answer" in LEASE_PAGE
-    assert f"serves {handover_channel.CONNECTIONS_MAX} connections" in LEASE_PAGE
-    assert f"after {handover_channel.REQUEST_TIMEOUT_S:g} seconds" in LEASE_PAGE
-    assert "1 accepted; 2 closing, 3 unreadable, 4 busy (nothing was done)" in LEASE_PAGE
+        assert f"at most {number}" in LEASE_TEXT
+    assert f"{frames.ANSWER_MAX_BYTES} in an answer" in LEASE_TEXT
+    assert f"serves {handover_channel.CONNECTIONS_MAX} connections" in LEASE_TEXT
+    assert f"after {handover_channel.REQUEST_TIMEOUT_S:g} seconds" in LEASE_TEXT
+    assert "1 accepted; 2 closing, 3 unreadable, 4 busy (nothing was done)" in LEASE_TEXT
     statuses = (
         handover_channel.ACCEPTED,
         handover_channel.CLOSING,
