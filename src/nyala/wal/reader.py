@@ -15,7 +15,7 @@ record says that the log was synced through s:
     s ≤ b  for all good records    The bytes from b on are one unsynced group, whose disk blocks may
                                    be written in any order: a torn tail.
 
-A header that proves damage is a *witness*. The writer searches witnesses at every multiple of 8
+A header that proves damage is a *witness*. The writer looks for witnesses at every multiple of 8
 bytes after b. A header is good if its checksum, its log offset and its salt are right, even if the
 payload after it is bad. A footer is a witness too: everything before it was synced. So is a later
 segment: a segment is closed and synced before the next one is created.

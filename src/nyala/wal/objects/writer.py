@@ -194,7 +194,7 @@ class ObjectLog:
         """Add a record in memory, and return the offset of its end, for `sync`.
 
         The buffers of the payload must not change until the record is synced.
-        Raises: FencedError; StorageError if the writer is dead. Then nothing was added.
+        Raises: FencedError; StorageError if an earlier write failed. Then nothing was added.
         """
         record = Record.of(kind, timestamp, payload)
         with self._guard:
@@ -478,8 +478,8 @@ class ObjectLog:
         """Delete slots and checkpoints that are not needed any more. Keep all seals.
 
         newest: the checkpoint that was just written.
-        before: the previous checkpoint, which is kept. Older ones are deleted. So are others: of a
-                fenced writer, or of a request that got no answer.
+        before: the previous checkpoint, which is kept. All other older checkpoints are deleted,
+                also those of a fenced writer, or of a request that got no answer.
         """
         floor = before.log_start
         slots = self._persist(lambda: self._objects.list(LOG_PREFIX, self._swept))
@@ -501,8 +501,9 @@ class ObjectLog:
     # ── the hint, and the end
 
     def announce(self, *, leaving: bool = False) -> None:
-        """Write the hint `writer`, which says that this process writes; if `leaving`, that it ends.
+        """Write the hint `writer`, which shows other processes who writes to the store.
 
+        leaving: True: the hint says that this process ends. False: that it writes.
         Does nothing if the bucket has the hint of a later epoch: the process of that epoch has
         fenced this process. Errors are ignored.
         """
@@ -529,7 +530,7 @@ class ObjectLog:
     def close(self) -> None:
         """Sync everything, and write the hint that no process writes. May be called twice.
 
-        If the writer is dead, nothing is synced or written. Raises: as `sync`.
+        After a failure, nothing is synced or written. Raises: as `sync`.
         """
         with self._guard:
             if self._closed:
