@@ -65,7 +65,7 @@ _UNCACHED: Final = 0  # bytes of the cache of a bucket's files
 
 
 class Place(Protocol):
-    """A folder or a prefix of a bucket, in which backups are. An `Address` is a `Place`, too."""
+    """A folder, or a prefix of a bucket, that contains backups. An `Address` is a `Place`, too."""
 
     @property
     def path(self) -> str: ...
@@ -77,7 +77,7 @@ class Place(Protocol):
 
 @dataclass(frozen=True)
 class OpenedPlace:
-    """A place that this process has opened, for a bucket with the user's credentials."""
+    """A `Place` that `open_place` opened. For a bucket, `env` holds the user's credentials."""
 
     path: str
     env: Env
@@ -128,7 +128,7 @@ def folder_of(place: Place, table: str) -> str:
 
 
 def table_of(place: Place, folder: str) -> str:
-    """Return the table of a folder, whose name is from `folder_of`."""
+    """Return the table whose backups are in a folder of this name: the inverse of `folder_of`."""
     return unquote(folder.replace("=", "%") if place.in_bucket else folder)
 
 

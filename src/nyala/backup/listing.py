@@ -223,7 +223,7 @@ def _work_folders(place: Place, path: str) -> Iterator[tuple[str, str]]:
 
 
 def clean(place: Place, moment: int) -> list[str]:
-    """Remove old and interrupted backups; return their folders.
+    """Remove old and interrupted backups from `place`; return their folders.
 
     A backup is removed if it is older than `moment` and no newer backup depends on it.
     """

@@ -35,7 +35,8 @@ if TYPE_CHECKING:
 class BackupPlan:
     """A planned backup, and the scan that returns its rows.
 
-    The caller keeps the root of `table`, or a lease on its version, until the files are written.
+    Until the backup is written, the caller must keep the root that has `table`, or a lease on its
+    version. Otherwise files of the scan could be deleted.
     """
 
     backup: Backup

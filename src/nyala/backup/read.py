@@ -104,7 +104,7 @@ def _steps(backups: list[Backup], target: Backup) -> list[RestoreStep]:
 
 
 def restored_schema(target: Backup, step: RestoreStep) -> pa.Schema:
-    """Return the schema of the rows of `read_part`: the columns of the table.
+    """Return the schema of the rows that `read_part` yields: the columns of the table.
 
     For an incremental backup, the schema has one more column, the kind of change. All columns except
     the key are then nullable, because a delete has only the key.
@@ -121,7 +121,7 @@ def restored_schema(target: Backup, step: RestoreStep) -> pa.Schema:
 
 
 def read_part(target: Backup, step: RestoreStep, file: PartFile) -> Iterator[pa.RecordBatch]:
-    """Read the rows of one file of a step, with the columns of the target (B2).
+    """Read the rows of one file of a step, with the columns of `target`, the backup to restore (B2).
 
     Raises: CorruptionError if the file is damaged or missing, before the first row; StorageError.
     """

@@ -112,9 +112,11 @@ def _rename(store: Store, filled: Mapping[str, str]) -> None:
 
 @contextlib.contextmanager
 def filling(store: Store, target: Backup, wanted: str) -> Iterator[str]:
-    """Create an empty table like that of a backup; yield its temporary name.
+    """Create an empty table for the rows of a backup; yield its temporary name.
 
     After the `with` block, drop the table unless it was renamed.
+
+    wanted: the final name of the table, for error messages.
     """
     name = unfinished_name(SYSTEM, wanted)
     with restoring(name, wanted):
@@ -150,7 +152,7 @@ def restoring(filled: str, wanted: str) -> Iterator[None]:
 
 
 def apply_rows(store: Store, name: str, step: RestoreStep, rows: pa.Table) -> None:
-    """Write rows of a backup into the table, in one batch."""
+    """Write rows of the backup `step` into the table `name`, as one batch."""
     if step.is_full:
         keyed = store.root.table(name).schema.auto_increment is None
         write(store, [Request(name, "insert" if keyed else "upsert", rows)])
@@ -159,7 +161,7 @@ def apply_rows(store: Store, name: str, step: RestoreStep, rows: pa.Table) -> No
 
 
 def rows_of(target: Backup, step: RestoreStep, file: PartFile) -> Iterator[pa.RecordBatch]:
-    """Return the rows of `read_part`. Errors name the table and the tablet."""
+    """Read the rows of a file with `read_part`. Add the table and the tablet to its errors."""
     try:
         yield from read_part(target, step, file)
     except Error as error:

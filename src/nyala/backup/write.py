@@ -1,6 +1,6 @@
 """Writes backups: of one table by three functions, and of many tables at one moment by `back_up`.
 
-    begin_backup     creates the work folder, which has the backup in progress
+    begin_backup     creates the work folder, which holds the backup until it is complete
     write_part       writes the rows of one tablet to Parquet files of about 32 MB
     finish_backup    writes the metadata, and gives the folder its final name (B1)
 

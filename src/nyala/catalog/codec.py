@@ -100,8 +100,9 @@ def _decode_places(value: Any) -> tuple[ColumnPlace, ...]:
 
 @functools.lru_cache(maxsize=65_536)
 def _column_key(role: int, group: int, column_id: int) -> ColumnKey:
-    """Return the same object for equal keys: a catalogue has many columns, but few different
-    keys.
+    """Return a ColumnKey, the same object for equal arguments.
+
+    This saves memory: a catalogue has many columns, but few different keys.
     """
     return ColumnKey(role, group, column_id)
 

@@ -70,11 +70,11 @@ def open_job_lease(env: Env, place: str, name: str) -> JobLease:
 
 
 def keep_job_lease(env: Env, place: str, name: str, ttl_s: float) -> None:
-    """Let a lease live for `ttl_s` seconds from now.
+    """Renew a lease, so that it lives for `ttl_s` seconds from now.
 
-    In a folder, the lease is not written again while more than RENEWED_BELOW of this time is left.
+    In a folder, it writes the lease only if less than the fraction RENEWED_BELOW of `ttl_s` is left.
 
-    Raises: HistoryExpiredError if it has ended.
+    Raises: HistoryExpiredError if the lease has ended.
     """
     lease = open_job_lease(env, place, name)
     if not isinstance(lease, leases.Lease) or lease.left_s() < ttl_s * RENEWED_BELOW:

@@ -74,7 +74,7 @@ class LivingLease:
 
 
 class Lease:
-    """A lease of this process, or a remote lease that this process renews. One thread at a time."""
+    """A lease of this process, or a remote lease that it renews. One thread at a time may use it."""
 
     def __init__(
         self, env: Env, path: str, kind: LeaseKind, lock: FileLock | None, expires_us: int | None
@@ -179,9 +179,10 @@ class Lease:
 
 
 def no_store_here(env: Env, path: str) -> StorageError | None:
-    """Return an error if this host does not see the store of a missing file; None if it does.
+    """Explain a missing file: return an error if this host does not see the store at all.
 
-    path: the absolute path or the URL of the file. For a URL, return None: every host sees it.
+    path: the absolute path or the URL of the file.
+    Returns: None if the host sees the store. A bucket is seen by every host.
     """
     if is_bucket_url(path):
         return None
@@ -321,7 +322,7 @@ def is_living(env: Env, directory: str, name: str) -> bool:
 
 
 def oldest_needed(env: Env, directory: str, now_us: int) -> int | None:
-    """Return the smallest version that a living lease needs; None if no lease lives."""
+    """Return the oldest version of the catalogue that a living lease needs; None if no lease lives."""
     return min((lease.version for lease in living_leases(env, directory, now_us)), default=None)
 
 

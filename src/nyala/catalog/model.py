@@ -93,7 +93,7 @@ class PurgedRange:
         return self.drops[-1]
 
     def missing_at(self, timestamp: int) -> bool:
-        """Return whether a read of that moment would miss rows, because the partition existed."""
+        """Return whether a read of that moment lacks the removed rows: the partition existed then."""
         return existed_at(self.created, self.drops, timestamp)
 
 
@@ -302,7 +302,7 @@ class TagEntry:
 class CatalogState:
     """The whole catalogue at one version. Immutable, so any thread may read it.
 
-    timestamp_max: the greatest timestamp so far (T1).
+    timestamp_max: the greatest timestamp that the store has used so far (T1).
     wal_start: the number of the first log segment that is still needed.
     next_…: the id that the next new entry of this kind gets.
     garbage: for each path, the version in which the file became garbage (P2).
@@ -491,7 +491,7 @@ class CatalogState:
 class CatalogChange:
     """A change of the catalogue. One thread fills it and passes it to `Store.transact`.
 
-    timestamp: the greatest timestamp so far (T1).
+    timestamp: the greatest timestamp that the store has used so far (T1).
     put_…: entries to add, or to replace the entry with the same id. If two of them have the same
         id, the later one counts. Ids of new entries start at the `next_…` id of the state.
     drop_…: ids of entries to remove.

@@ -84,7 +84,7 @@ class ObjectLease:
         self._thread.start()
 
     def announce(self, version: int) -> None:
-        """Set the oldest version that this reader needs. Raises: StorageError."""
+        """Set the oldest version of the catalogue that this reader needs. Raises: StorageError."""
         with self._lock:
             self._version = version
         self._put()
@@ -142,7 +142,7 @@ class ObjectJobLease:
         return ObjectJobLease(objects, name, *found)
 
     def announce(self, version: int) -> None:
-        """Set the oldest version that the job needs (P1)."""
+        """Set the oldest version of the catalogue that the job needs. It never decreases (P1)."""
         assert version >= self._version, f"P1: a lease goes from version {self._version} back to {version}"
         self._version = version
         self._put()
@@ -196,7 +196,7 @@ def put_lease(objects: Objects, key: str, version: int, ttl_s: float) -> None:
 
 
 class ObjectLeases:
-    """Finds out, for the writer, which versions the leases need. One thread at a time uses it."""
+    """Finds the oldest version of the catalogue that leases need. One thread at a time uses it."""
 
     holders = "readers in other processes, or jobs; a bucket keeps replaced files for 10 minutes in any case"
 

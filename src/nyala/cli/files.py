@@ -176,8 +176,7 @@ def find_files(paths: Sequence[str], given: str | None) -> Iterator[list[DataFil
         is set.
     given: the format of all files, whatever their suffixes. None: take it from the suffix.
 
-    Raises click.UsageError for a folder
-    without data files.
+    Raises click.UsageError for a folder without data files.
     """
     found: list[str] = []
     for path in paths:

@@ -99,7 +99,7 @@ class Outgoing:
         return [key, name]
 
     def discard(self) -> None:
-        """Remove the staged files (C3)."""
+        """Remove the staged files. Call this after the answer (C3)."""
         if self._staging is not None:
             with contextlib.suppress(Error):  # the writer removes them after _STAGING_TTL_S
                 self._env.files.remove_tree(self._staging[1])
@@ -246,7 +246,7 @@ def _decode_request(value: Any, data: Incoming) -> Request:
     columns = _columns(tables["rows"])
     given = {name: _numpy(array, pa.bool_()) for name, array in _columns(tables["given"]).items()}
     if not set(given) <= set(columns):
-        raise ValueError(f"'given' has the columns {sorted(given)}, but the rows have {sorted(columns)}")
+        raise ValueError(f"'given' names the columns {sorted(given)}, but the rows have {sorted(columns)}")
     if not columns and not 0 <= count <= _EMPTY_ROWS_MAX:
         raise ValueError(f"a request without columns cannot have {count} rows")
     rows: Any = InputColumns(columns, count, given=given)

@@ -103,7 +103,7 @@ def ask(
 
 
 def _answer_of(env: Env, objects: Objects, key: str, timeout_s: float) -> tuple[dict[str, Any], list[bytes]]:
-    """Wait for the answer; return the JSON and attachments of its frame. Raises: as `ask`."""
+    """Wait for the answer to the request `key`; return its JSON and attachments. Raises: as `ask`."""
     pause_s, pause_max_s = _ANSWER_POLL_S
     deadline_s, look_s = (env.clock.monotonic_s() + after_s for after_s in (timeout_s, _LOOK_S))
     while True:
@@ -140,7 +140,10 @@ def _answer_of(env: Env, objects: Objects, key: str, timeout_s: float) -> tuple[
 
 
 def _content(data: bytes, limit_bytes: int) -> tuple[dict[str, Any], list[bytes]]:
-    """Decode the frame in an object's bytes. Raises: BrokenFrame."""
+    """Decode the bytes of an object, which are one frame; return its JSON and attachments.
+
+    Raises: BrokenFrame, also if the frame is larger than `limit_bytes`.
+    """
     place = 0
 
     def receive(length: int) -> bytes:
@@ -207,7 +210,7 @@ class InboxServer:
                 busy = 0
 
     def serve_news(self) -> int:
-        """Call `serve` if `news` changed; return the number of executed requests.
+        """Call `serve` if the object `news` changed; return the number of executed requests.
 
         Reading `news` costs a tenth of what listing the inbox costs.
         """

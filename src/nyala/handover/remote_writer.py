@@ -120,7 +120,7 @@ class SharedReader(ReaderStore):
         self.env.files.check_bound()
 
     def forget_if_idle(self) -> None:
-        """Call `forget` if no view was read for a minute."""
+        """Free the memory (`forget`) if nobody has read the store through it for a minute."""
         if self.env.clock.monotonic_s() - self._viewed_s > _VIEW_IDLE_S:
             self.forget()
 

@@ -306,9 +306,10 @@ def _merged(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
 def _slice(
     runs: Sequence[tuple[int, int]], fetched: Sequence[memoryview], lower: int, upper: int
 ) -> memoryview:
-    """Return the bytes from `lower` to below `upper` from the fetched run that has them.
+    """Return the object's bytes from `lower` to below `upper`; fewer at the object's end.
 
-    At the object's end it returns fewer bytes.
+    runs:    the byte ranges of the object that were fetched, from `_merged`.
+    fetched: the bytes of each range.
     """
     for (begin, end), part in zip(runs, fetched, strict=True):
         if begin <= lower < end:
@@ -350,8 +351,9 @@ class _Source:
         self.ended = True
 
     def waiting_and(self, chunks: Iterator[bytes]) -> Iterator[bytes]:
-        """Yield the chunks of `waiting` and then `chunks`. Keeps no reference to a yielded chunk
-        (O6).
+        """Yield the chunks of `waiting` and then `chunks`.
+
+        Keeps no reference to a yielded chunk, so that its memory can be freed (O6).
         """
         while self.waiting:
             yield self.waiting.pop(0)

@@ -85,7 +85,7 @@ class CachedObject:
         self.used = 0  # the number of the last use, of all uses of the cache
 
     def held(self, first: int, last: int) -> _Copy | None:
-        """Return the copy if it holds the chunks from `first` to `last`, else None."""
+        """Return the cache file if it holds the chunks from `first` to `last`, otherwise None."""
         copy = self.copy
         if copy is None:
             return None
@@ -207,14 +207,17 @@ class ChunkCache:
         return copy.file
 
     def read(self, entry: CachedObject, offset: int, length: int) -> Bytes:
-        """Return `length` bytes from `offset` on without the cache, or fewer at the object's end."""
+        """Fetch `length` bytes of an object from the bucket, without the cache; fewer at its end."""
         self.check()
         (data,) = self.objects.get_ranges(entry.key, [(offset, offset + length)])
         self._count(1, memoryview(data).nbytes)
         return data
 
     def drop(self, entry: CachedObject, file: RandomFile | None = None) -> None:
-        """Remove the copy of an object (C3). file: remove the copy only if this is its file."""
+        """Remove the cache file of an object. Files that are open stay readable (C3).
+
+        file: remove it only if it is this file. None: in any case.
+        """
         with entry.lock:
             if file is not None and (entry.copy is None or entry.copy.file is not file):
                 return
@@ -228,7 +231,10 @@ class ChunkCache:
                 self.files.unlink(copy.path, missing_ok=True)
 
     def forget(self, entry: CachedObject, offset: int, length: int) -> bool:
-        """Drop the chunks of these bytes, so that the next read fetches them. Return whether one was held."""
+        """Drop the chunks of these bytes, so that the next read fetches them.
+
+        Returns whether any of them was in the cache.
+        """
         if not length:
             return False
         chunks = range(offset // CHUNK_BYTES, (offset + length - 1) // CHUNK_BYTES + 1)

@@ -294,7 +294,7 @@ class FolderObjects(Handle):
             raise
 
     def _sync(self, folders: Sequence[str]) -> None:
-        """Make the names in these folders durable."""
+        """Sync these folders, so that the names of their files survive a power cut."""
         try:
             for folder in folders:
                 self._files.sync_dir(folder)

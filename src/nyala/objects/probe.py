@@ -79,7 +79,10 @@ def _refuses(probe: _Probe, times: list[float]) -> str:
 
 
 def _races(probe: _Probe, times: list[float]) -> str:
-    """Test that exactly one of several threads succeeds if all create the same key at once."""
+    """Test that exactly one of several threads succeeds if all create the same key at once.
+
+    times: receives the duration of each request.
+    """
     together = threading.Barrier(_CREATORS)
     won: list[set[int]] = [set() for _ in range(_CREATORS)]
     failures: list[BaseException] = []

@@ -88,7 +88,7 @@ class RemoteFiles:
         return RemoteFiles(ChunkCache(objects, env.files, env.randomness, cache_dir, cache_bytes), env)
 
     def client(self) -> RemoteFiles:
-        """Return files of a second client of the bucket, with a new cache. The caller closes them."""
+        """Return the same files through a new connection and a new cache. The caller closes them."""
         return RemoteFiles(self.cache.client(), self._env)
 
     # ── reading ──────────────────────────────────────────────────────────────────────────────────
@@ -122,7 +122,7 @@ class RemoteFiles:
         return FileStatus(info.size_bytes, info.modified_us, False)
 
     def identity(self, path: str) -> Hashable:
-        """Return the path: no other file ever has it. Sends no request."""
+        """Return the path, which identifies the file, because no name is used twice."""
         return path
 
     def free_bytes(self, path: str) -> int:

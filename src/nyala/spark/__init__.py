@@ -11,7 +11,7 @@
     internals/    all code that uses Spark's private classes; a setting switches it off
     errors        finds Nyala's errors in Spark's exceptions; `plain_errors`
     arguments     checks the arguments of the functions above
-        cluster       finds out facts about a session: classic or Connect, cores, its executors' Python
+    cluster       finds out facts about a session: classic or Connect, cores, its executors' Python
     types         maps Spark's types to Nyala's, and casts Arrow batches to the exact schema that
                   Spark expects
 

@@ -58,7 +58,7 @@ def add_place(error: _E, where: str) -> _E:
 
 
 def place_text(table: str, tablet: int | None) -> str:
-    """Return the text `where` of `add_place`. tablet: None if it is unknown or there are several."""
+    """Return the text "table 't', tablet 5", or "table 't'" if `tablet` is None."""
     return f"table {table!r}" + ("" if tablet is None else f", tablet {tablet}")
 
 

@@ -55,7 +55,7 @@ class Operation:
 
 
 class _WatchedFile(AppendFileWrapper["_Watcher"]):
-    """An AppendFile that reports every operation to the `before` and `after` of its owner."""
+    """An AppendFile that calls the methods `before` and `after` of its owner at every operation."""
 
     def __init__(self, inner: AppendFile, owner: _Watcher) -> None:
         super().__init__(inner, owner)
@@ -168,7 +168,7 @@ _WITHOUT_SPACE: Final = frozenset({"sync", "sync_dir", "unlink", "remove_tree", 
 
 
 class _ShortWrite(Exception):
-    """Raised by `before` so that the write stores half of its data, and then raises `error`."""
+    """A signal from `before` to a write: store half of the data, and then raise `error`."""
 
     def __init__(self, error: StorageError) -> None:
         super().__init__()

@@ -324,7 +324,7 @@ def _http_date(seconds: int) -> str:
 
 
 def _checked_body(headers: Mapping[str, str], body: bytes) -> bytes:
-    """Return the body without its aws-chunked frames. Raises _Answer if a digest does not match."""
+    """Decode a body in the aws-chunked encoding. Raises _Answer if a digest does not match."""
     if "aws-chunked" in headers.get("content-encoding", "") or headers.get(
         "x-amz-content-sha256", ""
     ).startswith("STREAMING-"):
@@ -344,7 +344,10 @@ def _checked_body(headers: Mapping[str, str], body: bytes) -> bytes:
 
 
 def _unchunked(body: bytes) -> bytes:
-    """Return the data of the frames `<hex size>[;…]\\r\\n<data>\\r\\n`. A frame of size 0 is the end."""
+    """Join the data of a body in the aws-chunked encoding.
+
+    Each chunk is `<hex size>[;…]\\r\\n<data>\\r\\n`. A chunk of size 0 is the end.
+    """
     parts: list[bytes] = []
     at = 0
     while True:

@@ -31,7 +31,7 @@ class _CountedFile(AppendFileWrapper["SmallDisk"]):
 
 
 class _CountedLock(FileLockWrapper["SmallDisk"]):
-    """A lock file whose content needs room. A full disk still has room for an empty lock file."""
+    """A lock file. On a full disk it can be created, but its content cannot be written."""
 
     def write(self, content: bytes) -> None:
         self._owner.check_room(_blocks(len(content)) - _blocks(len(self._inner.read())), self.path)

@@ -372,7 +372,7 @@ def _apply(spark: SparkSession, target: Backup, step: RestoreStep, table: Table,
 
 
 def _small_rows(target: Backup, step: RestoreStep) -> pa.Table | None:
-    """Return the rows of the backup `step`; None if it is not small (J1).
+    """Return the rows of the backup `step`; None if they are too many to collect in the driver.
 
     target: the backup to restore. Raises the errors of `read_part`.
     """
@@ -418,5 +418,5 @@ def _frame(spark: SparkSession, target: Backup, step: RestoreStep) -> DataFrame:
 
 
 def _slots(spark: SparkSession, count: int) -> int:
-    """Return the number of tasks for `count` pieces of work."""
+    """Return how many tasks to start for `count` independent items: a few per core at most."""
     return max(1, min(count, TASKS_PER_CORE * cores_of(spark)))

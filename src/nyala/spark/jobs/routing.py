@@ -73,7 +73,10 @@ def _cast(df: DataFrame, plan: LoadPlan, column: ColumnSchema) -> Column:
 
 
 def tablet_number(plan: LoadPlan, keys: dict[str, Column]) -> Column:
-    """Return the ordinal of a row's tablet in the plan, or -1 if no range partition covers the row."""
+    """Return a Spark expression for the tablet of each row: its position in the plan's tablets.
+
+    The value is -1 if no range partition covers the row.
+    """
     schema = plan.schema
     number: Column = F.lit(0)
     combinations = 1

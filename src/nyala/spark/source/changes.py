@@ -138,7 +138,7 @@ def _feed(
 ) -> ChangeFeed:
     """Return the change feed of the table for the timestamps (since, until].
 
-    seen: "current" for the present columns, "at" for the columns at `until`. Raises
+    seen: which columns to return: "current" for the present ones, "at" for those at `until`. Raises
     HistoryExpiredError, with advice for the query, if `since` is older than the table's history.
     """
     columns = None if options.columns is None else list(options.columns)
@@ -240,7 +240,7 @@ def plan_changes(
     If `since` is 0, the read has all rows at `until`, as inserts.
 
     schema:  Spark's schema of the read.
-    seen:    "current" for the present columns, "at" for the columns at `until`.
+    seen:    which columns to return: "current" for the present ones, "at" for those at `until`.
     cores:   as in `partition_count`.
     offsets: the offsets of a stream, which identify its table (F3).
 
@@ -306,10 +306,10 @@ def read_changes(
 
 
 def _read_item(item: bytes, inserted_at: int | None, env: Env) -> Iterator[pa.RecordBatch]:
-    """Read the changes of a token.
+    """Yield the changes that the token `item` describes.
 
-    inserted_at: None for a token of a change feed. For a token of a scan, the timestamp at which
-    its rows are returned as inserts.
+    inserted_at: None if the token is of a change feed. Otherwise it is of a scan, and its rows are
+    returned as inserts at this timestamp.
     """
     if inserted_at is not None:
         for batch in read_token(item, env=env):
@@ -389,9 +389,10 @@ def next_end(
 
 
 class NyalaChangeStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """The reader of `spark.readStream`.
+    """The reader of `spark.readStream`: plans micro-batches, and reads them in Spark's tasks.
 
-    It stays in one planner worker during a query. The tasks read with pickled copies of it.
+    During a query, one object plans in a Python process on the driver's machine. Tasks get pickled
+    copies of it.
     """
 
     def __init__(self, options: ChangeOptions, schema: StructType, cores: int | None = None) -> None:

@@ -94,12 +94,12 @@ class ReadOptions(TableOptions):
     """Options of `spark.read.format("nyala")`.
 
     at          the moment to read: a Nyala timestamp, ISO text or a WriteResult; None: now
-    columns     None: all, in the table's order
+    columns     the names of the columns to return. None: all, in the table's order
     where       a predicate that the store evaluates, for this `load()` only
     partitions  the maximum number of Spark partitions. None: two per core, fewer for a small table.
                 The cores are the session's if `nyala.spark.register` was called, otherwise those of
                 the driver's machine
-    lease_s     seconds for which the snapshot's files are kept after the last read
+    lease_s     `lease`: seconds for which the snapshot's files are kept after the last read
     """
 
     at: int | str | None = None
@@ -128,15 +128,18 @@ class ChangeOptions(TableOptions):
     """Options of `spark.readStream.format("nyala")`, and of `spark.read` with `.option("changes",
     True)`.
 
-    columns     columns to return in addition to the key's; None: all
-    start       the moment after which the changes begin; None: begin with the present rows, as
-                inserts
-    from_now    begin with the writes after the query's start
-    end         the last moment; None: now for a batch; a stream has no end
+    columns     columns to return in addition to the key's. None: all
+    start       `startingTimestamp`: the moment after which the changes begin. None: begin with the
+                present rows, as inserts
+    from_now    whether `startingTimestamp` is "now": begin with the writes after the query's start
+    end         `endingTimestamp`: the last moment. None: now for a batch; a stream has no end
     versions    "net": one change per key and micro-batch; "all": every version of every row
     before      whether the rows before each change are returned too (update_preimage, and the
                 values of deleted rows)
-    max_rows    about the maximum number of changes of a micro-batch; a commit is never split
+    max_rows    `maxRowsPerTrigger`: about the maximum number of changes of a micro-batch. None: no
+                limit. A commit is never split
+    partitions  the maximum number of Spark partitions of a micro-batch. None: two per core
+    lease_s     `lease`: seconds for which the files are kept after the last read
     """
 
     columns: tuple[str, ...] | None = None

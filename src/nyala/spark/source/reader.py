@@ -179,13 +179,13 @@ def store_tokens(
     *,
     together: bool = False,
 ) -> list[list[TokenOrRange]]:
-    """Write large tokens to files, so that Spark pickles at most `inline_max_bytes` per group.
+    """Write large scan tokens to files, so that Spark sends at most `inline_max_bytes` per partition.
 
     groups:   the tokens of each partition.
-    together: Spark pickles all groups as one object. Then the limit is for all groups together.
+    together: apply the limit to all partitions together, because Spark pickles them as one object.
 
-    Returns the same groups, with file ranges in place of large tokens. A group has at most one
-    file, or with `together`, all groups have one file. The files are kept as long as the lease.
+    Returns the same lists, in which a FileRange replaces each large token. Each partition has its
+    own file; with `together` there is one file. The files are kept as long as the lease.
     """
     if together:
         stored = iter(
@@ -198,9 +198,9 @@ def store_tokens(
 def _store_group(
     address: Address, lease: str, group: Sequence[bytes], inline_max_bytes: int
 ) -> list[TokenOrRange]:
-    """Write the largest tokens of a group to a file, so that the others are within the limit.
+    """Write the largest scan tokens of a list to a file, so that the rest fit into the limit.
 
-    Returns the group with file ranges in place of these tokens.
+    Returns the list, in which a FileRange replaces each token that was written to the file.
     """
     stored: list[TokenOrRange] = list(group)
     left = inline_max_bytes - _PICKLED_BYTES * len(group)
@@ -220,16 +220,20 @@ def _store_group(
 
 
 class NyalaReader(DataSourceReader):
-    """The reader of `spark.read`. It plans in a planner worker, and pickled copies read in the
-    tasks.
+    """The reader of `spark.read`: plans a scan in one process, and reads it in Spark's tasks.
 
-    It has no `pushFilters`, because of an error of Spark (see the package).
+    Tasks get pickled copies of it. The method `pushFilters` is missing on purpose: Spark would lose
+    rows (see `nyala.spark`).
     """
 
     def __init__(
         self, options: ReadOptions, schema: StructType, timestamp: int | None, cores: int | None = None
     ) -> None:
-        """timestamp: the snapshot to read; None: the option `at`. cores: of the session; None: unknown."""
+        """Create a reader.
+
+        timestamp: the snapshot to read. None: the option `at` names it.
+        cores: the number of cores of the Spark session. None: unknown.
+        """
         self._options = options
         self._schema = schema
         self._timestamp = timestamp
@@ -274,21 +278,22 @@ class HeldLease:
     lease_s: float
 
     def keep(self) -> None:
-        """Renew the lease if enough of its time has passed.
+        """Renew the lease. In a folder, do so only if a quarter of its duration has passed.
 
         Raises HistoryExpiredError if the lease has expired.
         """
         keep_job_lease(self.address.env, self.address.path, self.name, self.lease_s)
 
     def end_lease(self) -> None:
-        """End the lease. No other DataFrame may use it."""
+        """End the lease. Call this only if no other DataFrame uses the lease."""
         with contextlib.suppress(HistoryExpiredError):
             open_job_lease(self.address.env, self.address.path, self.name).release()
 
     def keeper(self) -> Callable[[], None]:
-        """Return a cheap function that a task calls after each batch to renew the lease.
+        """Return a function that renews the lease. A task calls it after each batch.
 
-        The function calls `keep` the first time, and then once per tenth of the lease's duration.
+        Most calls only read the clock: the function calls `keep` at most once per tenth of the
+        lease's duration.
         """
         next_s = -1.0
 

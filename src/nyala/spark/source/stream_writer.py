@@ -77,7 +77,10 @@ class StagedBatch(WriterCommitMessage):
 
 
 class NyalaStreamWriter(DataSourceStreamArrowWriter):
-    """The writer of `df.writeStream`. Spark makes one at planning and another one for each commit (T-b)."""
+    """The writer of `df.writeStream`: commits each micro-batch as one batch, exactly once.
+
+    It has no state, because Spark creates one at planning and another one for each commit (T-b).
+    """
 
     def __init__(self, options: WriteOptions, schema: StructType, overwrite: bool = False) -> None:
         check_no_condition(options, overwrite)

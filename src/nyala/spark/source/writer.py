@@ -90,9 +90,10 @@ class StagedFile(WriterCommitMessage):
 
 
 class NyalaWriter(DataSourceArrowWriter):
-    """The writer of `df.write`.
+    """The writer of `df.write`: stages rows in Spark's tasks, then commits them as one batch.
 
-    Spark makes it in a planner worker. Pickled copies write in tasks, and another copy commits.
+    Spark creates it in a Python process on the driver's machine. Pickled copies write in tasks, and
+    another copy commits.
     """
 
     def __init__(
@@ -189,7 +190,7 @@ def unique_columns(table: str, schema: StructType) -> list[str]:
 
 
 def plan_rows(options: WriteOptions, columns: Sequence[str], schema: StructType) -> LoadPlan:
-    """Return the plan by which tasks find the tablets of their rows. Runs in a planner worker.
+    """Return the plan by which tasks find the tablets of their rows. Runs on the driver's machine.
 
     Raises errors that concern all rows: TableNotFoundError, ColumnNotFoundError, SchemaError,
     InvalidArgumentError.

@@ -125,9 +125,9 @@ def constant_of(node: Node) -> Constant | None:
 
 
 def _present(node: Node) -> bool | None:
-    """Whether the expression contains the present moment, such as `now()`.
+    """Whether a constant expression contains the present moment, such as `now()`.
 
-    Returns None if the rules C1 and C2 do not allow the expression.
+    Returns None if the expression must not be evaluated in advance (C1, C2).
     """
     kind = type(node).__name__
     if kind == "Literal":
@@ -162,9 +162,10 @@ def _present(node: Node) -> bool | None:
 
 
 def _present_in_argument(node: Node) -> bool | None:
-    """Like `_present`, for the argument of a cast or function.
+    """Check the argument of a cast or function; return the same as `_present`.
 
-    Returns None also if the argument has the present moment and a calendar step (C2).
+    Returns None also if the argument has both the present moment and a calendar step, such as
+    `now() - INTERVAL 1 MONTH` (C2).
     """
     found = _present(node)
     return None if found and _calendar_steps(node) else found
@@ -190,7 +191,7 @@ def _parses_back(node: Node) -> bool:
 
 
 def _constant(node: Node) -> bool | None:
-    """Like `_present`, but return None also if the expression contains the present moment."""
+    """Return False if the expression is allowed and has no present moment, otherwise None."""
     return False if _present(node) is False else None
 
 

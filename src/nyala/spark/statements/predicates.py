@@ -72,7 +72,10 @@ def translate(node: Node, alias: str, schema: pa.Schema) -> Predicate | None:
 
 
 def implied_parts(node: Node, alias: str, schema: pa.Schema) -> Iterator[Predicate | PendingTerm]:
-    """Yield predicates and pending terms that follow from a term that `translate` does not translate.
+    """Yield weaker conditions that every row has if it satisfies the term.
+
+    Used for terms that `translate` cannot translate. A condition is a predicate, or a PendingTerm
+    if Spark must compute its value.
 
     alias, schema: the name of the table in the statement, and its schema.
     """

@@ -214,7 +214,7 @@ def _qualified(tree: Node, described: Mapping[str, Any], *, expand_stars: bool) 
 
 
 def _stars(scope: Any) -> list[Node]:
-    """Return the stars of the scope, without those of count(*)."""
+    """Return the `*` of a SELECT and of its expressions, but not those of count(*)."""
     exp = sqlglot().exp
     return [star for star in scope.find_all(exp.Star) if not isinstance(star.parent, exp.Count)]
 
@@ -246,7 +246,7 @@ def _resolved_uses(
 ) -> Iterator[tuple[str, list[Node], str, Any]]:
     """Yield (key, named columns, alias, scope) for each use of a Nyala table.
 
-    Skips scopes with a column whose table is unknown.
+    A scope is a SELECT with its tables. A SELECT with a column whose table is unknown is skipped.
     """
     exp = sqlglot().exp
     for scope in scopes:

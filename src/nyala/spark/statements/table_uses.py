@@ -137,7 +137,10 @@ def find_uses(
 def uses_of_all_columns(
     uses: Sequence[TableUse], schema_of: Callable[[tuple[str, ...]], pa.Schema | None]
 ) -> list[TableUse]:
-    """Return the same uses with all columns and without predicates."""
+    """Return the same uses of tables, which now read all columns and all rows.
+
+    schema_of: returns the schema of a table by the parts of its name.
+    """
     return [
         TableUse(
             use.name, use.begin, use.end, use.alias, tuple((schema_of(use.name) or pa.schema([])).names), None
@@ -238,7 +241,7 @@ def _first_line(error: Exception) -> str:
 
 
 def _position(node: Node, text: str) -> tuple[int, int, str | None]:
-    """Return begin and end of a table's name in the text, and the alias to add or None.
+    """Return the begin and end of a table's name in the text, and an alias if it has none yet.
 
     Raises InvalidArgumentError for TABLESAMPLE, PIVOT and time travel.
     """
