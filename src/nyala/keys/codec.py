@@ -70,11 +70,10 @@ class KeyCodec(LazyValues):
 
     @lazy_value
     def fixed_tail(self) -> tuple[tuple[int, int, int], ...]:
-        """The columns that are always the same number of bytes before the end of the key.
+        """The columns after the last text or binary column, except 16-byte decimals.
 
-        These are the columns after the last text or binary column, except 16-byte decimals. Each
-        item is (index of the column, bytes of the key after it, bytes of the column); the last
-        column is first.
+        Such a column has the same distance from the end in every key. Each item is (index of the
+        column, bytes of the key after it, bytes of the column); the last column is first.
         """
         tail, suffix_bytes = [], 0
         for index, type in reversed(list(enumerate(self.types))):

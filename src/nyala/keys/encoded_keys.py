@@ -128,13 +128,12 @@ class EncodedKeys(abc.ABC):
         return np.where(self.take(clipped).equal_to(probes), clipped, np.int64(-1))
 
     def prepare_search(self) -> None:  # noqa: B027
-        """Compute and cache what searches in these keys need. Later slices share the result."""
+        """Compute integers that make searches in these keys faster. Later slices share them."""
 
     def prepare_slices(self) -> None:  # noqa: B027
-        """Compute and cache the head that all keys share, to make searches in slices faster.
+        """Find out whether all keys differ only in their last 8 bytes. Later slices share the answer.
 
-        The head is all but the last 8 bytes of a key. These keys must ascend. Slices that are
-        created later share the result.
+        If so, searches in slices of these keys are faster. These keys must ascend.
         """
 
     @abc.abstractmethod

@@ -23,14 +23,14 @@ GRACE_US: Final = 60_000_000
 
 
 class AheadOfClock:
-    """The latest period in which the store's timestamps were ahead of the clock."""
+    """The latest period in which the store's timestamps were ahead of the machine's clock."""
 
     def __init__(self) -> None:
         # As timestamps: the time of day at its beginning, and the newest timestamp of the store.
         self._period: tuple[int, int] | None = None
 
     def note(self, published: int, now_us: int) -> None:
-        """Compare the store's newest timestamp with the clock, and begin or extend the period."""
+        """If the store's newest timestamp is ahead of the clock, begin or extend the period."""
         ahead_us = physical_us(published) - now_us
         if ahead_us > 0:
             begin = (
@@ -39,14 +39,15 @@ class AheadOfClock:
             self._period = begin, published
 
     def covers(self, timestamp: int) -> bool:
-        """Whether the timestamp of a time of day is in the period, so that `resolve` changes it."""
+        """Whether `resolve` would return another timestamp for this time of day."""
         return self.resolve(timestamp) != timestamp
 
     def resolve(self, timestamp: int) -> int:
-        """Return the timestamp at which a read of a time of day must read.
+        """Return the timestamp at which a read `at` a time of day must read.
 
-        timestamp: the timestamp of the time of day. If it is in the period, the result is the
-                   newest timestamp of the period; otherwise it is `timestamp` itself.
+        timestamp: the time of day as a timestamp. If the store's timestamps were ahead of the clock
+                   at this time, the result is the newest timestamp of that period. Otherwise the
+                   result is `timestamp` itself.
         """
         period = self._period
         return period[1] if period is not None and period[0] <= timestamp < period[1] else timestamp

@@ -72,10 +72,9 @@ def microseconds_of(moment: dt.datetime) -> int:
 def parse_at(at: object, published: int | None = None, name: str = "at") -> int:
     """Return the timestamp of `at`: a timestamp, datetime, ISO text or object with `.timestamp`.
 
-    published: the newest timestamp of the store, to detect a Unix time such as `time.time()`,
-               passed by mistake. Read as a timestamp, a Unix time in any unit is before 2000. So an
-               integer above 0 that means such a moment is rejected, unless `published` is before
-               2000 too. A datetime before 2000 is accepted. None: do not check.
+    published: the newest timestamp of the store. If it is after 2000, an integer that as a
+               timestamp is before 2000 is rejected: it is probably a Unix time, such as
+               `time.time()`, passed by mistake. None: do not check. 0 and datetimes are accepted.
     name:      the argument's name, for error messages.
     Raises: InvalidArgumentError if `at` is not a moment.
     """

@@ -438,7 +438,11 @@ OTHER_VERSION = HELLO.replace(nyala.__version__, "99.0") + "sys.stdin.read()"
         pytest.param([os.path.dirname(__file__)], "Permission denied", id="not allowed"),
         pytest.param(script("import no_such"), "exit code 1: ModuleNotFoundError", id="it cannot import"),
         pytest.param(script("pass"), "exit code 0", id="some other program"),
-        pytest.param(script("import os; os.write(0, b'Hi\\n')"), "it sent b'Hi'", id="it speaks otherwise"),
+        pytest.param(
+            script("import os; os.write(0, b'Hi\\n')"),
+            r"the worker sent an invalid message: b'Hi'",
+            id="it speaks otherwise",
+        ),
         pytest.param(script(OTHER_VERSION), "99.0.*restart the program", id="upgraded meanwhile"),
         pytest.param(
             script("import os; os.kill(os.getpid(), 9)"), "killed by signal 9", id="killed at its start"
@@ -458,7 +462,7 @@ def test_a_program_that_sends_nothing_is_ended(pool: Worker, monkeypatch: pytest
     monkeypatch.setattr(workers, "_START_TIMEOUT_S", 0.1)
     monkeypatch.setattr(workers, "_END_S", 0.1)
     pool._command = script("import time; time.sleep(60)")
-    with pytest.raises(NoWorkerError, match=r"it sent nothing for 0\.1 s"):
+    with pytest.raises(NoWorkerError, match=r"the worker sent nothing for 0\.1 s"):
         pool.run("echo", {})
 
 
@@ -475,7 +479,7 @@ def test_a_line_that_is_not_a_message_ends_the_child(
 ) -> None:
     monkeypatch.setattr(workers, "_END_S", 0.1)
     pool._command = script(HELLO + f"os.read(0, 1 << 16); os.write(0, {sent}); time.sleep(60)")
-    with pytest.raises(StorageError, match="it sent b'"):
+    with pytest.raises(StorageError, match="the worker sent an invalid message: b'"):
         pool.run("ping", {})
     assert not workers._children
 

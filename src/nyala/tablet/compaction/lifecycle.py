@@ -330,7 +330,7 @@ def _job(
 
 
 def _with_overlapping(chosen: Sequence[DeltaFile], undo: Sequence[DeltaFile]) -> list[DeltaFile]:
-    """Return the chosen UNDO files, and all UNDO files between them in time that share a column.
+    """Return the chosen UNDO files, and all others that overlap them in time and share a column.
 
     If a merge left out such a file, its output would overlap the file in time.
     """
@@ -536,7 +536,10 @@ def _adopt_delta(
 
 
 class _LateChanges:
-    """Moves the changes that a merge's inputs got while it ran to its outputs (`rowsets`)."""
+    """Copies late changes, which the inputs of a merge got while it ran, to its outputs.
+
+    rowsets: the outputs of the merge.
+    """
 
     def __init__(self, rowsets: Sequence[DiskRowSet]) -> None:
         self.rowsets = list(rowsets)
@@ -546,10 +549,10 @@ class _LateChanges:
         self._known: dict[int, tuple[Rowids, Rowids, Rowids]] = {}
 
     def look_up(self, inputs: Sequence[DiskRowSet]) -> None:
-        """Find the row in the outputs for each changed row of the inputs, and remember its rowid.
+        """Find the output and the rowid to which the merge moved each changed row of `inputs`.
 
-        The first call needs no commit lock. The call under the lock then looks up only rows that
-        were changed in between.
+        The results are kept for `carry`, which calls this again under the commit lock. The second
+        call looks up only rows that were changed after the first one.
         """
         for rowset in inputs:
             store = rowset.deltas
@@ -580,7 +583,10 @@ class _LateChanges:
             self._known[rowset.id] = fresh
 
     def carry(self, inputs: Sequence[DiskRowSet]) -> None:
-        """Add the late changes to the outputs' DeltaMemStores. Call it under the commit lock."""
+        """Add the changes in the DeltaMemStores of `inputs` to those of the outputs.
+
+        Call it under the commit lock.
+        """
         self.look_up(inputs)
         for rowset in inputs:
             for batch in rowset.deltas.batches_after(-1):

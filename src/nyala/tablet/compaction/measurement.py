@@ -56,8 +56,8 @@ class Layouts:
     ) -> list[RowSetLayout]:
         """Return the measurements of the tablet's rowsets.
 
-        cut:    history that only reads before this timestamp need counts as expired; 0: no history
-                counts as expired.
+        cut:    history counts as expired if only reads before this timestamp need it. 0: no history
+                has expired.
         reservations: rowsets that are reserved here are marked as not available; None: all are
                 available.
         schema: the stored columns (`TableState.stored_schema`); None: all that ever existed.
@@ -178,18 +178,18 @@ _text_bytes: weakref.WeakKeyDictionary[CFileReader, int] = weakref.WeakKeyDictio
 
 
 def note_text_bytes(rowset: DiskRowSet, text_bytes: int) -> None:
-    """Remember the exact text size of a rowset that a merge kept small because of its text.
+    """Remember the exact text size of a rowset that a merge made small because of its much text.
 
-    The estimate of `Layouts` is too low for such a rowset. With the estimate, the policy would
-    merge the rowset with its neighbour again and again.
+    `Layouts` then uses this size and not its estimate, which is too low. By the estimate, the policy
+    would merge the rowset with its neighbour again and again.
     """
     _text_bytes[rowset.reader] = text_bytes
 
 
 def decoded_row_bytes(rowset: DiskRowSet, schema: Schema) -> tuple[float, float]:
-    """Return about how many bytes a row takes in memory: (all columns, the largest text column).
+    """Return two estimated sizes of a row in memory, in bytes: all columns; the largest text column.
 
-    Reads the first block of each text column as a sample.
+    Cost: reads the first block of each text column as a sample.
     """
     known = _row_bytes.get(rowset.reader)
     if known is None:
@@ -239,7 +239,7 @@ def expired_rows(rowset: DiskRowSet, cut: int) -> int:
 
 
 def all_expired(rowset: DiskRowSet, cut: int) -> bool:
-    """Return whether no moment from `cut` on needs any row of the rowset."""
+    """Return whether all rows of the rowset are dead at `cut` and at each later moment."""
     return cut > 0 and has_dead_rows(rowset) and expired_rows(rowset, cut) == rowset.row_count
 
 
@@ -247,7 +247,7 @@ def tag_bytes(table: TableState, published: int, now_us: int) -> int:
     """Return about how many bytes of files are kept only because of tags.
 
     The files of a dropped table and of dropped ranges count, too, if only tags keep them.
-    Cost: measures the tablets twice; does nothing if no tag is older than the history.
+    Cost: measures all tablets twice. Returns 0 at once if no tag is older than the history.
     """
     cut = oldest_readable(table.entry, published, now_us)
     without = oldest_readable(dataclasses.replace(table.entry, tagged=()), published, now_us)

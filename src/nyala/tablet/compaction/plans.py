@@ -105,9 +105,9 @@ class RowSetLayout:
         return base - base * self.expired_rows // max(1, self.row_count)
 
     def cut_bytes(self, target_bytes: int) -> int:
-        """Return the bytes that a merge counts for this rowset, to compute its number of outputs.
+        """Return the size that decides how many rowsets a merge of this rowset writes.
 
-        This is `kept_base_bytes`, or more if a rowset's text would exceed `TEXT_TARGET_BYTES`.
+        This is `kept_base_bytes`, or more if the rowset has so much text that more rowsets are needed.
         """
         return max(self.kept_base_bytes, self.text_bytes * target_bytes // size.TEXT_TARGET_BYTES)
 

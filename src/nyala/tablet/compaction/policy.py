@@ -24,10 +24,11 @@ like the data. So a merge of two equal rowsets of one key range has a gain of ab
 of four has 3. A compaction with a gain of 0.02 pays off after the data was read fifty times.
 
 Invariants
-    Q1  Growth. A merge rewrites a rowset only if enough other data takes part. The other inputs
-        must have at least 1/growth of the rowset's bytes: in its key range, or in the resulting
-        rowset up to the target size. So a byte is rewritten only O(log(data / flush)) times. By
-        Kudu's objective alone, each small flush would rewrite a full rowset in its key range.
+    Q1  Growth. A merge rewrites a rowset only together with enough other data: at least 1/growth of
+        the rowset's bytes. Either the other inputs have this much data in the rowset's key range,
+        or the resulting rowset grows by this much, within the target size. So each byte is
+        rewritten only O(log(data / flush)) times. By Kudu's objective alone, each small flush would
+        rewrite a full rowset in its key range.
     Q2  Progress. Without new writes the work ends. Take the sum of all widths, plus OPEN_BYTES for
         each rowset: each merge lowers it by its gain times its bytes. A rewrite removes garbage, a
         major compaction removes REDO, and a minor compaction and an expiry remove files.
@@ -100,9 +101,9 @@ def best_plan(
 ) -> Plan | None:
     """Return the best next plan for one tablet; None if no plan is worth its cost.
 
-    If an expiry is worth its cost, it is the best plan, because it makes all other work smaller.
-    Its gain is then at least that of the best other plan. Otherwise the plan with the greatest gain
-    is the best.
+    A plan that drops expired files comes first, if it is worth its cost, because it makes all other
+    work smaller. It then gets at least the gain of the best other plan. Otherwise the plan with the
+    greatest gain is the best.
 
     quiet: nobody has written to the tablet for a while. Then merges may rewrite large rowsets for
            little new data, and all REDO is merged, so that reads become as fast as after
@@ -143,7 +144,7 @@ def choose_expire(
 def choose_rewrite(rowsets: Sequence[RowSetLayout], *, target_bytes: int = TARGET_BYTES) -> MergePlan | None:
     """Return the rewrite of one rowset that frees the most bytes for its cost.
 
-    Returns None if no rowset has at least the share `SPACE_RATIO` of garbage, which is half.
+    A rowset is rewritten only if at least half of it is garbage (`SPACE_RATIO`). None: no such rowset.
     """
     best = None
     for rowset in rowsets:
@@ -204,7 +205,7 @@ def plan_full(rowsets: Sequence[RowSetLayout], *, target_bytes: int = TARGET_BYT
     the target size. A single rowset with REDO gets a major delta compaction of all columns. It is
     rewritten instead if a tenth of it is garbage, or if it is outdated.
 
-    Each rowset is in at most one of these plans, and perhaps also in the plan of the expiry.
+    Each rowset is in at most one of these plans. One more plan drops all expired files and rowsets.
     """
     plans: list[Plan] = []
     expire = choose_expire(rowsets, target_bytes=target_bytes, manual=True)
@@ -226,7 +227,7 @@ def plan_full(rowsets: Sequence[RowSetLayout], *, target_bytes: int = TARGET_BYT
 
 
 def _connected(ordered: Iterable[RowSetLayout]) -> list[list[RowSetLayout]]:
-    """Divide rowsets, ordered by key_min, into groups that overlap directly or through others."""
+    """Divide rowsets, ordered by key_min, into groups. Rowsets of different groups never overlap."""
     groups: list[list[RowSetLayout]] = []
     reach = b""
     for rowset in ordered:
@@ -281,11 +282,12 @@ def _or_rewrite(
     target_bytes: int,
     share: float = REWRITE_SHARE,
 ) -> MajorPlan | MergePlan | None:
-    """Return the plan; or a rewrite of the rowset, if the plan's columns are most of the base.
+    """Return `plan`, or a rewrite of its rowset if the plan's columns are most of the base.
 
-    "Most" is at least `share`. The rewrite then costs little more, and leaves no superseded columns
-    in the base file. But it writes all UNDO again. So the plan is kept if the rowset has more UNDO
-    than base in these columns.
+    share: how much of the base is "most".
+    The rewrite then costs little more than the plan, and leaves no superseded columns in the base
+    file. But it also writes all UNDO again. So `plan` is returned if the rowset has more bytes of
+    UNDO than the plan's columns have in the base.
     """
     if plan is None:
         return None
@@ -321,10 +323,10 @@ def _major_of(rowset: RowSetLayout, target_bytes: int, redo_ratio_min: float) ->
 
 
 def _major_plan(rowset: RowSetLayout, columns: Sequence[int], target_bytes: int) -> MajorPlan:
-    """Return the major delta compaction of these columns, with its gain.
+    """Return the plan of a major delta compaction of these columns, with its gain.
 
-    It costs the base of these columns, and the REDO of all columns, because the REDO of the other
-    columns is written to a new file.
+    The compaction writes the base of these columns, and the REDO of the other columns as a new
+    file. So the cost is the base of these columns and the REDO of all columns.
     """
     files = len(rowset.redo_files) - (len(columns) < len(rowset.redo_columns))
     redo = sum(_redo_column_bytes(rowset, column) for column in columns)

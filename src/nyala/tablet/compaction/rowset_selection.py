@@ -90,11 +90,12 @@ def choose_merge(
     growth: float = GROWTH,
     gain_min: float = MERGE_GAIN_MIN,
 ) -> MergePlan | None:
-    """Return the merge that saves the most within the budget; None if no merge gains `gain_min`.
+    """Return the merge that saves the most reading; None if no merge gains `gain_min`.
 
-    growth: a rowset is merged only if the other inputs have at least 1/growth of its bytes (Q1).
-    A rowset that is heavier than half of the budget counts as half of it, so that two such rowsets
-    can be merged. Only a merge with such a rowset can exceed the budget.
+    The inputs may have at most `BUDGET_ROWSETS` times `target_bytes`. Exception: a rowset with more
+    than half of this budget counts as half, so that two such rowsets can be merged.
+
+    growth: a rowset is merged only if the other inputs have at least 1/growth of its bytes.
     Cost: 0.1 s for each 500 rowsets.
     """
     budget = BUDGET_ROWSETS * target_bytes
@@ -209,11 +210,8 @@ class _Merge:
         return best
 
     def _with_company(self, chosen: Ints) -> Ints:
-        """Return the largest subset of `chosen` in which each rowset has enough other inputs (Q1).
-
-        More inputs never make Q1 false for a rowset. So the rowsets that violate Q1 can be removed
-        again and again, in any order.
-        """
+        """Return the largest subset of `chosen` in which no rowset is too large for the others (Q1)."""
+        # A rowset that breaks Q1 also breaks it with fewer others. So the order of removal is irrelevant.
         while len(chosen) and self._growth < np.inf:
             company = self._within[np.ix_(chosen, chosen)].sum(axis=1) - self._sizes[chosen]
             rows = self._rows[chosen]

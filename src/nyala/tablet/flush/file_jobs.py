@@ -97,9 +97,11 @@ Writer: TypeAlias = "Callable[[Files, str, Sequence[Piece]], list[Written]]"
 
 
 def write_pieces(files: Files, root_path: str, pieces: Sequence[Piece]) -> list[Written]:
-    """Write each piece and sync the files. Return one result per piece, in order.
+    """Write each piece (a rowset or a REDO file), and sync the files.
 
-    The caller syncs the folders. Raises: StorageError; the caller then removes the files.
+    The caller syncs the folders.
+    Returns: one result per piece, in order.
+    Raises: StorageError; the caller then removes the files.
     """
     return each(files, lambda piece: _write(files, root_path, piece), pieces)
 

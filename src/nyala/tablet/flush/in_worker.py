@@ -41,9 +41,10 @@ class FlushWorker:
         """The number of flushes that a worker process has written since the store was opened."""
 
     def write(self, files: Files, root_path: str, pieces: Sequence[Piece]) -> list[Written]:
-        """Write each piece and sync the files, as `write_pieces` does.
+        """Write the rowsets and delta files of a flush, as `write_pieces` does, and sync them.
 
-        The worker process writes the pieces if they have at least `INLINE_BYTES` together.
+        The worker process writes them if `pieces` have at least `INLINE_BYTES` together. Otherwise
+        this process writes them.
         Raises: StorageError, and JobCancelled after `stop`.
         """
         # A worker uses the system's files and clock, so tests with other ones write here.

@@ -1,5 +1,7 @@
 """Checks a load's staged files against the description in its commit request.
 
+Idle rows are rows of the load that change nothing, such as updates of missing rows (`load_write`).
+
     kind of file               the file must have
     rowset of new rows         all of the table's columns but no LIVENESS, because every row is live;
                                and an UNDO file with a LIVENESS record for each row: "absent before
@@ -11,10 +13,9 @@ For all files the module compares the size, the columns and their positions in t
 of rows or records, and the first and the last key. The keys must belong to the tablet. New rowsets
 of a tablet must not overlap.
 
-Idle rows are rows of the load that change nothing (see `load_write`). The check ensures that a
-commit does not take idle rows for new rows, or new rows for idle rows. Such a mistake would
-duplicate keys or lose rows. The files are immutable and belong only to the job, so they are checked
-before any lock is taken.
+The check ensures that a commit does not take idle rows for new rows, or new rows for idle rows.
+Such a mistake would duplicate keys or lose rows. The files are immutable and belong only to the
+job, so they are checked before any lock is taken.
 
 Cost: reads the directory of columns and a footer of each file, and the first and the last key of
 each rowset. Values are not checked.

@@ -359,7 +359,7 @@ def _take_effective(
 
 
 def _rows_of(rowset: DiskRowSet, changed: EncodedKeys | None) -> np.ndarray:
-    """Return the rowids of these keys in the rowset, ascending; all rowids if `changed` is None."""
+    """Return the rowids of the `changed` keys in the rowset, ascending. None: return all rowids."""
     if changed is None:
         return np.arange(rowset.row_count)
     rowids = rowset.find(changed)

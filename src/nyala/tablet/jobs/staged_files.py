@@ -70,7 +70,7 @@ def write_routed(env: Env, path: str, plan: LoadPlan, batches: Iterator[pa.Recor
     """Write a task's rows, with their tablets, as one synced staged file; return their number.
 
     Without rows, no file is written.
-    Memory: one run of rows, and the file.
+    Memory: about 64 MB of rows, and the file.
     Raises: StorageError; SchemaError if a key column cannot be converted.
     """
     table = plan.table_state(None, range(len(plan.tablets)))
@@ -97,9 +97,10 @@ def _routed_runs(table: TableState, batches: Iterator[pa.RecordBatch]) -> Iterat
 
 
 def _routed(table: TableState, batches: Sequence[pa.RecordBatch], begin: int) -> pa.RecordBatch:
-    """Return one run as a batch: rows ordered by tablet and key, then rows without a tablet.
+    """Return the rows of `batches` by tablet and key, with the columns TABLET and ROW.
 
-    begin: the number of rows in earlier runs of this task.
+    Rows without a tablet come last.
+    begin: the number of rows that this task has returned before.
     """
     rows = pa.Table.from_batches(batches).combine_chunks()
     count = rows.num_rows

@@ -292,9 +292,9 @@ class ReaderStore:
             return self._root, self._state, self._log.position
 
     def messages(self) -> Mapping[int, CommitMessage]:
-        """Return commit messages by timestamp: those of all batches that the last `view` saw.
+        """Return the commit messages by timestamp, at least those that the last `view` could see.
 
-        Messages of later batches may be among them.
+        The result may also have messages of later batches.
         """
         with self._lock:
             return {**self._state.messages, **self._replayer.report.messages}

@@ -26,7 +26,12 @@ from nyala.tablet.state.validation import checked
 
 @dataclass(frozen=True)
 class RowSetFiles:
-    """A rowset on disk: its entry, its parts (oldest first) and its delta files (by timestamp)."""
+    """The catalogue entries of the files of one rowset on disk.
+
+    rowset: the file with the base data.
+    parts:  files with columns that a major delta compaction wrote again, oldest first.
+    deltas: UNDO and REDO files, by timestamp.
+    """
 
     rowset: RowSetEntry
     parts: tuple[PartEntry, ...]
@@ -55,7 +60,7 @@ class RowSetFiles:
     def from_json(fields: dict[str, Any]) -> RowSetFiles:
         """Return the files that `to_json` encoded.
 
-        Raises: ValueError, TypeError, LookupError for other fields.
+        Raises: ValueError, TypeError, LookupError for invalid fields.
         """
         rowset = _decode_rowset(fields["rowset"])
         parts = tuple(map(_decode_part, fields["parts"]))

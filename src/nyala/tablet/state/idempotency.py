@@ -1,9 +1,9 @@
 """Idempotency keys: a batch with a key is committed once, even if its job sends it several times.
 
-The log stores the key, the timestamp and the counts of the result with the batch. The next change
-of the catalogue stores them too (`Store.transact`), until `keys_to_forget` returns the key. When
-the job repeats the key, it gets the stored counts. Failed rows are only counted: their errors are
-not stored.
+The log stores the key, the timestamp and the row counts with the batch. The next change of the
+catalogue stores them too (`Store.transact`), until the key expires (`keys_to_forget`). If a job
+repeats a stored key, nothing is written, and the job gets the stored counts. The errors of failed
+rows are not stored.
 """
 
 from __future__ import annotations
@@ -64,12 +64,12 @@ def is_call_key(key: str) -> bool:
 
 
 def keys_to_forget(known: Mapping[str, int], now_us: int) -> list[str]:
-    """Return the idempotency keys that no job repeats any more.
+    """Return the expired idempotency keys: those so old that no job repeats them any more.
 
     known: for each key, the time of its batch in microseconds since 1970.
 
     A streaming query may be restarted after months, and then repeats its last micro-batch. So the
-    newest key of each query is never returned.
+    newest key of each query never expires.
     """
     newest: dict[str, int] = {}
     for key, at_us in known.items():

@@ -18,7 +18,7 @@ from nyala.errors import HistoryExpiredError
 
 @contextlib.contextmanager
 def kept_by_lease(what: str, again: str) -> Iterator[None]:
-    """A context for reads of files that a lease keeps.
+    """Context manager for reads of files that a lease keeps: explains why a file is gone.
 
     what:  the reader in the message, for example "this scan".
     again: the advice in the message, for example "load again".

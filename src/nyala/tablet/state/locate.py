@@ -139,7 +139,7 @@ def locate(
 
 
 def _forget_younger(found: Located, newer_than: np.ndarray) -> None:
-    """Mark a key as absent if its row in memory was not inserted before its `newer_than`."""
+    """Mark keys as absent whose rows in memory were inserted at the key's `newer_than` or later."""
     # Such a row is a later insert of the same key. A dead row that became alive again counts with
     # the time of its first insert. This is correct: only a direct commit can delete a row without a
     # log record, and it first flushes the memory of its tablets. So no dead row in memory becomes

@@ -53,8 +53,9 @@ class Reservations:
         self._changed = threading.Condition(self._lock)
 
     def take(self, rowset_ids: Collection[int], *, holds_deltas: bool) -> Reservation | None:
-        """Reserve these rowsets. Return None if one of them is already reserved (V1) or held (V3).
+        """Reserve these rowsets for a compaction.
 
+        Returns None if one of them is already reserved, or held for a job.
         holds_deltas: whether flushes leave the DeltaMemStores of these rowsets in memory.
         """
         with self._lock:
@@ -73,7 +74,7 @@ class Reservations:
             self._changed.notify_all()
 
     def hold(self, rowset_ids: Collection[int]) -> None:
-        """Keep new compactions from taking these rowsets (V3)."""
+        """Keep new compactions from taking these rowsets, until `let_go`."""
         with self._lock:
             self._holds.update(rowset_ids)
 

@@ -389,7 +389,7 @@ class Root(LazyValues):
     def memory_timestamp_min(self) -> int | None:
         """Return the oldest timestamp that is only in memory; None: all rows are in files.
 
-        The log is needed from this timestamp on (R3).
+        The log must be kept from this timestamp on.
         """
         return _least(tablet.memory_timestamp_min() for _, tablet in self.tablets())
 

@@ -43,7 +43,7 @@ def check_tag_name(name: object) -> str:
         raise InvalidArgumentError(f"a tag has a name: pass a text such as 'before-load', not {name!r:.100}")
     if len(name) > _NAME_MAX:
         raise InvalidArgumentError(
-            f"the tag name {name[:40]!r}… has {len(name):,} characters, at most {_NAME_MAX}"
+            f"the tag name {name[:40]!r}… has {len(name):,} characters; at most {_NAME_MAX} are allowed"
         )
     if _NAME.fullmatch(name) is None:
         raise InvalidArgumentError(
@@ -92,9 +92,10 @@ def tagged(entry: TableEntry, timestamp: int) -> TableEntry:
 
 
 def untagged(entries: Iterable[TableEntry], left: Iterable[TagEntry]) -> Iterator[TableEntry]:
-    """Yield new entries of the tables that lose tagged moments when tags are dropped.
+    """Yield the changed entries of tables, without the tagged moments that no remaining tag has.
 
-    left: the tags that stay. Entries of other tables are left out.
+    entries: the entries of all tables. Those that do not change are left out.
+    left:    the tags that remain after others were dropped.
     """
     moments = {tag.timestamp for tag in left}
     for entry in entries:

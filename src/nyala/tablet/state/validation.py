@@ -21,7 +21,7 @@ _Entry = TypeVar("_Entry")
 
 @contextlib.contextmanager
 def validating(what: str, path: str | None = None) -> Iterator[None]:
-    """A context for decoding data: turns the decoder's errors into a CorruptionError.
+    """Context manager for decoding data: turns the decoder's errors into a CorruptionError.
 
     what: the name of the data in the message, such as "scan token".
     path: the file with the data, for the message; None: the data is not from a file.

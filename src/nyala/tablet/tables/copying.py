@@ -147,7 +147,7 @@ def repartition(
 
 
 def _swap(store: Store, source: TableState, target: TableState, snapshot: int, written: list[str]) -> None:
-    """Add the changes since the snapshot to `target`, and put its tablets in place of the table's.
+    """Add the changes after `snapshot` to `target`, and replace the tablets of `source` by its own.
 
     Call it under the flush lock and the commit lock.
     """
@@ -305,8 +305,8 @@ class _Writer:
     def _is_full(self, ordinal: int) -> bool:
         """Return whether the tablet's waiting rows are enough for a rowset of the target size.
 
-        The target size counts bytes on disk. How many bytes in memory this takes is estimated once,
-        from the first waiting rows.
+        The target size is a size on disk. The size of so much data in memory is estimated once, from
+        the first waiting rows.
         """
         held, rowset_bytes = self._bytes[ordinal], self._store.options.rowset_target_bytes
         if held < rowset_bytes:

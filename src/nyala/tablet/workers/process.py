@@ -171,7 +171,7 @@ class Worker:
                 self._end_child()
 
     def _take(self, check: Callable[[], None]) -> _Child:
-        """Return the child; start a new child if none is alive. Raises: NoWorkerError."""
+        """Return the child. Start a new one if none is alive. Raises: NoWorkerError; as `check`."""
         if self._child is not None and not self._child.alive():
             self._end_child()
         if self._child is None:
@@ -180,14 +180,14 @@ class Worker:
             def check_start() -> None:
                 check()
                 if SYSTEM.clock.monotonic_s() > began_s + _START_TIMEOUT_S:
-                    raise _ChildEnded(f"it sent nothing for {_START_TIMEOUT_S:g} s")
+                    raise _ChildEnded(f"the worker sent nothing for {_START_TIMEOUT_S:g} s")
 
             try:
                 self._child = _Child(self._command or _command())
                 found = self._child.exchange(b"", check_start, None)["answer"]["nyala"]
                 if found != version():
                     raise _ChildEnded(
-                        f"it runs Nyala {found} and this process {version()}: restart the program"
+                        f"the worker runs Nyala {found}, and this process {version()}: restart the program"
                     )
             except (OSError, RuntimeError) as error:
                 raise NoWorkerError(f"no worker process can be started: {error}") from error
@@ -247,7 +247,9 @@ class _Child:
     def exchange(self, request: bytes, check: Callable[[], None], progress: Report | None) -> dict[str, Any]:
         """Send a job and return its answer or error.
 
-        Raises: _ChildEnded; the exceptions of `check` and `progress`.
+        check:    called every 50 ms while the thread waits; it may raise an error.
+        progress: called with each report of the job.
+        Raises:   _ChildEnded; the exceptions of `check` and `progress`.
         """
         try:
             self._socket.sendall(request, _SEND_FLAGS)
@@ -278,7 +280,7 @@ class _Child:
         except ValueError:
             message = None
         if not isinstance(message, dict) or message.keys().isdisjoint(("progress", "answer", "error")):
-            raise _ChildEnded(f"it sent {bytes(line[:40])!r}")
+            raise _ChildEnded(f"the worker sent an invalid message: {bytes(line[:40])!r}")
         return message
 
     def _log_output(self) -> None:

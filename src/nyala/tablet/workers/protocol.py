@@ -39,7 +39,7 @@ _FIELDS: Final = ("path", "offset", "errno", "outcome", "applied", "_message")
 
 
 class JobFailedError(RuntimeError):
-    """A job failed in the worker by an unexpected error: anything but a `nyala.Error`, so a bug.
+    """A job failed in the worker by an error that is not a `nyala.Error`, which means a bug.
 
     A note of this exception has the worker's traceback.
     """

@@ -140,7 +140,7 @@ def check_condition(
 def choose(
     table: TableState, operation: PreparedOperation, condition: Condition, snapshot: int
 ) -> PreparedOperation:
-    """Compare the operation's rows with the stored rows; return it with only the rows that pass.
+    """Return the operation with only the rows that pass their comparison with the stored rows.
 
     Requires the commit lock.
     snapshot: the moment at which stored rows are read; it includes every batch before this one.

@@ -33,7 +33,7 @@ class Pin:
 
     @contextlib.contextmanager
     def busy(self) -> Iterator[None]:
-        """A context for one statement: the pin does not end during it, even after its timeout."""
+        """Context manager for one statement: the pin's timeout cannot end the pin during it."""
         with self._pins.lock:
             self._statements += 1
         try:

@@ -80,8 +80,9 @@ _BORROWED_BYTES_MIN: Final = 64 << 20
 
 
 class Commit(Protocol):
-    """A function that commits a transaction's writes, which were computed from snapshot `since`.
+    """The type of a function that commits the writes of a transaction.
 
+    since:   the snapshot from which the writes were computed.
     collect: leave failing rows out. Otherwise one failing row stops the whole commit.
     Raises: ConflictError, WriteError, StorageError.
     """
@@ -92,7 +93,7 @@ class Commit(Protocol):
 
 
 class CommitParts(Protocol):
-    """A function that does what `part_commit.commit_in_parts` does, on one store."""
+    """The type of `part_commit.commit_in_parts` without its parameter `store`."""
 
     def __call__(
         self, requests: Sequence[Request], seen: TableState, since: int, between: Callable[[], None]
@@ -357,7 +358,7 @@ class OpenTransaction:
             addition.apply(self._now)
 
     def _make_private(self, settlement: Settlement) -> None:
-        """Replace each DiskRowSet that the effects change: the copy has a private DeltaMemStore."""
+        """Give each DiskRowSet that the effects change a DeltaMemStore of this transaction."""
         used = {int(code) for effect in settlement.effects for code in np.unique(effect.codes) if code >= 0}
         changed: dict[int, TabletState] = {}
         for code in used:

@@ -227,8 +227,8 @@ def locked(
 ) -> tuple[_Outcome, Ticket]:
     """Call `under_lock` with the commit lock, then wait until its commit is durable and published.
 
-    If the batch is too large for the log, `under_lock` is called again with the flush lock too,
-    because a direct commit flushes. The flush lock is always taken first.
+    If the batch is too large for the log, `under_lock` is called again with the flush lock too.
+    Then the batch is written as files. The flush lock is always taken first.
 
     large: the batch is probably too large for the log, so take both locks at the first call.
     """
@@ -301,7 +301,7 @@ def _run_whole(store: Store, under_lock: Callable[[], tuple[_Outcome, Ticket]]) 
 
 
 class TooLargeForLog(Exception):
-    """Internal: repeat the call with the flush lock, because the batch must be written as files."""
+    """Internal: the batch must be written as files, so the call is repeated with the flush lock."""
 
 
 def _prepare(store: Store, table: TableState, request: Request) -> PreparedOperation:
@@ -442,8 +442,9 @@ def commit(
     idempotency_key: str | None = None,
     message: str | None = None,
 ) -> Ticket:
-    """Log the resolved batch, apply it to memory, and return its ticket. Requires the commit lock.
+    """Log the resolved batch, and apply it to memory. Requires the commit lock.
 
+    Returns a ticket, with which the caller waits until the batch is durable.
     All effects get one timestamp. A batch above the log's limit is written as files instead.
     message: not stored if the batch has no effects.
     Raises: TooLargeForLog; StorageError. If the error's `outcome` is "unknown", the batch may be
