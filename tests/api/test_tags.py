@@ -126,7 +126,7 @@ def test_a_tag_can_name_an_earlier_moment(db: Database, clock: ManualClock) -> N
         ("x\n", "not a valid tag name"),
         ("now", "means the present"),
         ("Latest", "means the present"),
-        ("x" * 129, "129 characters, at most 128"),
+        ("x" * 129, "129 characters; at most 128"),
         (7, "a tag has a name"),
         ("taken", "there is a tag 'taken' already"),
     ],
