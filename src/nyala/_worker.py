@@ -137,7 +137,7 @@ def main(handlers: Mapping[str, Handler] = HANDLERS) -> NoReturn:
 
 
 def _take_channel() -> socket.socket:
-    """Return the socket under another descriptor than 0, because libraries may read 0 as stdin."""
+    """Move the socket to the parent from descriptor 0, which libraries may read as stdin. Returns the socket."""
     try:
         channel = socket.socket(fileno=os.dup(0))
     except OSError:

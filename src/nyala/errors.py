@@ -272,7 +272,7 @@ class LockedError(Error):
 
 
 class HistoryExpiredError(Error):
-    """The requested moment is older than the history; the message names the oldest readable one."""
+    """The requested moment is older than the history; the message names the oldest readable moment."""
 
 
 class ReadOnlyError(Error):
@@ -282,8 +282,8 @@ class ReadOnlyError(Error):
 class StorageError(Error, OSError):
     """The file system or bucket reported an error, or there is no store that this version can read.
 
-    `outcome` is "unknown" after a failed sync, or if a bucket did not answer: the batch may be written,
-    and only the next open shows whether it is. Otherwise `outcome` is None, and nothing was changed.
+    `outcome` is "unknown" after a failed sync, or if a bucket did not answer. Then the batch may be
+    written; only the next open shows whether it is. Otherwise `outcome` is None, and nothing was changed.
     """
 
     def __init__(

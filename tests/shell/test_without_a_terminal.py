@@ -156,7 +156,7 @@ def test_a_dot_command_is_a_line_of_its_own(store: Path) -> None:
         (".mode xml", "expected table, csv, json, md or line, got 'xml'"),
         (".timing yes", "expected on or off, got 'yes'"),
         (".rows 0", "expected a number from 1 on, or all, got '0'"),
-        (".schema 'a", ".schema 'a: a quote has no end"),
+        (".schema 'a", ".schema 'a: a quotation mark is not closed"),
         (".schema nothing", "no table 'nothing' in this store"),
     ],
 )

@@ -1252,7 +1252,11 @@ class Database:
         return self._handle.opened.store
 
     def _opened(self) -> Store | ReaderStore | BucketReader:
-        """Return the store. Raises: StorageError if this Database is closed; LockedError, see `on_fenced`."""
+        """Return the open store.
+
+        With `on_fenced="reopen"`, opens it again after another process has taken it over.
+        Raises: StorageError if this Database is closed; LockedError if the other process still writes.
+        """
         if self._reopen is not None:
             self._reopen_if_fenced(self._reopen)
         handle = self._handle
@@ -1352,6 +1356,7 @@ class Database:
     def _view_at(self, at: Any, name: str = "at") -> tuple[Root, int, int]:
         """Return (root, snapshot, published) to read at the moment `at`.
 
+        root: the state of the store that has this moment.
         snapshot: the timestamp to read at. published: the newest timestamp that can be read.
         name: the argument that has the moment: "at", "since", "to", …
         Does not check that the moment is within a table's history.

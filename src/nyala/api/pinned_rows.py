@@ -149,7 +149,7 @@ class PinnedRows(abc.ABC):
         return self  # any number of threads may share it
 
     def _expire_if_unread(self) -> None:
-        """Drop the root if nobody has read the rows for 15 minutes."""
+        """Release the files if nobody has read the rows for 15 minutes."""
         with self._lock:
             if self._store.env.clock.monotonic_s() - self._last_read_s > UNREAD_LIMIT_S:
                 self._root = self._table = None

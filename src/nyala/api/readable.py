@@ -49,7 +49,11 @@ class ReadableTable(abc.ABC):
 
     @abc.abstractmethod
     def _view(self, at: Any, schema: SchemaOf | None = None) -> tuple[Root, TableState, int]:
-        """Return (root, table, snapshot) to read the table at a moment. schema: as in `scan`."""
+        """Return (root, table, snapshot) to read the table at a moment.
+
+        root: the state of the store that keeps the files. table: the table in this state.
+        snapshot: the timestamp to read at. schema: as in `scan`.
+        """
 
     def _watch(self, rows: PinnedRows) -> None:
         """Let the Database release the files of `rows` after some time without a read."""
@@ -315,7 +319,7 @@ class ReadableTable(abc.ABC):
     def _interval(
         self, since: Any, until: Any, schema: SchemaOf | None = None
     ) -> tuple[Root, TableState, int, int]:
-        """Return (root, table, since, until) to read changes; since None: the oldest readable moment."""
+        """Return (root, table) as `_view`, and the timestamps (since, until). Default: since the oldest moment."""
 
     def changes(
         self,

@@ -124,9 +124,10 @@ class Table(WritableTable):
     def _view(
         self, at: Any, schema: SchemaOf | None = None, name: str = "at", table_id: int | None = None
     ) -> tuple[Root, TableState, int]:
-        """See `ReadableTable._view`.
+        """Return (root, table, snapshot): see `ReadableTable._view`.
 
-        table_id: the table to read, by its id, because several tables may have had this name.
+        name: the argument that has the moment, for errors.
+        table_id: the table's id, if known, because several tables may have had this name.
         """
         root, snapshot, published = self._database._view_at(at, name)
         table = None if table_id is None else root.any_table(table_id)
@@ -366,10 +367,10 @@ class Table(WritableTable):
 
         Notes
         -----
-        If the program is killed during the call, call `purge` again. The call does not erase the rows
-        from other tables (including dropped tables, copies and clones), from earlier backups, or from
-        programs that read the change feed; docs/how-to/erase-a-persons-data.md has the whole list. The
-        next backup of the table is full.
+        If the program is killed during the call, call `purge` again. The rows stay in other
+        tables (dropped tables, copies and clones), in earlier backups, and in programs that read the
+        change feed. docs/how-to/erase-a-persons-data.md has the whole list. The next backup of the
+        table is full.
 
         Examples
         --------

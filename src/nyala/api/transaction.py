@@ -231,7 +231,7 @@ def _refuse_message(message: str | None) -> None:
 
 
 def run(database: Database, function: Callable[[Transaction], _Made], retries: int) -> _Made:
-    """See `Database.run`."""
+    """Call `function` in a transaction, and again after a conflict: see `Database.run`."""
     attempt = 0
     while True:
         optimistic = attempt < OPTIMISTIC_TRIES

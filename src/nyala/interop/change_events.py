@@ -436,7 +436,11 @@ def _operation_field(fields: Iterable[str], format: EventFormat) -> str:
 def _meanings(
     words: Iterable[Any], place_of: Callable[[Any], int], field: str, format: EventFormat
 ) -> dict[Any, str]:
-    """Return what each word means: "upsert", "delete" or "skip". Raises: InvalidArgumentError."""
+    """Return what each value of the operation field means: "upsert", "delete" or "skip".
+
+    words: the values. place_of: returns the position of an event with this value, for the error.
+    Raises: InvalidArgumentError for an unknown value.
+    """
     meanings = {**_OPERATIONS, **format.operations}
     kinds = {word: meanings.get(word if word in meanings else str(word).lower()) for word in words}
     unknown = sorted((place_of(word), word) for word, kind in kinds.items() if kind is None)
@@ -480,7 +484,7 @@ def _sequence_error(path: str, fields: Iterable[str]) -> InvalidArgumentError:
 
 
 def _choose_columns(events: _Events, schema: Schema, format: EventFormat, sequence: str | None) -> MixedRows:
-    """Return the columns to write, in forms that `convert` accepts, and the operations of the rows."""
+    """Return the columns to write and the operation of each row. Parses times and decimals."""
     count = len(events.numbers)
     sources: dict[str, tuple[Any, np.ndarray | None]] = {}
     for field, column in (format.columns or {name: name for name in events.columns}).items():

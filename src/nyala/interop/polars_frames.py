@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 
 
 def polars_frame(scan: EngineScan) -> pl.DataFrame:
-    """Return all rows as a data frame with one chunk per split."""
+    """Return all rows as a polars data frame with one chunk per scan split."""
     import polars
 
     narrow = scan.with_narrow_decimals()
@@ -263,7 +263,10 @@ class _Conjunct(NamedTuple):
 
 
 def _conjuncts(predicate: pl.Expr, tree: Any) -> Iterator[_Conjunct]:
-    """Yield the terms of the outermost AND from left to right. tree: of the whole predicate."""
+    """Divide a predicate at its outermost ANDs, and yield the terms from left to right.
+
+    tree: the predicate as `tree_of` returns it.
+    """
     pending = [_Conjunct(predicate, tree)]
     while pending:
         one = pending.pop()
@@ -465,9 +468,9 @@ def _translate_comparison(column: Any, op: str | None, literal: Any, schema: pa.
 
 
 def _translate_double_comparison(name: str, op: str, value: float) -> _Translation:
-    """Translate a comparison of a decimal column as doubles to bounds on the decimal itself.
+    """Translate a comparison in which polars casts a decimal column to doubles.
 
-    The column and the result may be rounded, so the bounds are wider by a little.
+    Returns bounds for the decimals. Because the cast rounds, the bounds are a little wider.
     """
     if not math.isfinite(value) or op == "<>":
         return _UNKNOWN
@@ -479,5 +482,5 @@ def _translate_double_comparison(name: str, op: str, value: float) -> _Translati
 
 
 def _whole(number: int | bytes) -> int:
-    """Return an integer of a tree, which has 16 bytes if it is one of 128 bits."""
+    """Return an integer of polars' tree as an int. Integers of 128 bits are 16 bytes there."""
     return int.from_bytes(number, "big", signed=True) if isinstance(number, bytes) else number

@@ -32,13 +32,13 @@ class TextViews:
     """Converts the text columns of batches, plain or dictionary-encoded, to string views. Thread-safe."""
 
     def __init__(self, schema: pa.Schema) -> None:
-        """schema: of the result. A column is converted if it has a view type there."""
+        """schema: the schema of the converted batches. Columns with a view type there are converted."""
         self.schema: Final = schema
         self._dictionaries: dict[str, _DictionaryViews] = {}
 
     @staticmethod
     def of_all_text(schema: pa.Schema) -> TextViews:
-        """Return a converter of all text and binary columns of this schema."""
+        """Return a converter of batches of this schema, which converts all text and binary columns to views."""
         return TextViews(
             pa.schema([field.with_type(VIEW_TYPES.get(field.type, field.type)) for field in schema])
         )
@@ -80,7 +80,7 @@ VIEW_TYPES: Final[Mapping[pa.DataType, pa.DataType]] = {
 
 
 def _cast(column: pa.Array, type: pa.DataType) -> pa.Array:
-    """Cast a text column to views."""
+    """Cast a text or binary column to its Arrow view type."""
     views = pc.cast(column, type, memory_pool=pool())
     validity, own, *data = views.buffers()
     if any(part is None for part in data):
@@ -100,10 +100,10 @@ _VIEW: Final = np.dtype("V16")
 
 
 class _DictionaryViews:
-    """The views of all entries of a dictionary. A column of views is gathered from them."""
+    """The entries of a dictionary as Arrow string views, from which columns are built by their codes."""
 
     def __init__(self, dictionary: pa.Array, type: pa.DataType) -> None:
-        """dictionary: at least one entry, without NULL. type: a view type."""
+        """dictionary: at least one entry, and no NULL. type: the view type of its entries."""
         self._dictionary = dictionary  # as long as it lives, no other dictionary can have its address
         self._address = _address(dictionary)
         self._type = type
@@ -116,7 +116,7 @@ class _DictionaryViews:
         return _address(dictionary) == self._address
 
     def gather(self, indices: pa.Array) -> pa.Array:
-        """Return the view of each index; NULL for NULL."""
+        """Return the dictionary's entry for each index, as a string view. A NULL index gives NULL."""
         if indices.offset:  # the bitmap of NULLs must begin with the first value
             indices = pa.concat_arrays([indices])
         if indices.type != pa.int32():

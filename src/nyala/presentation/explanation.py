@@ -17,7 +17,7 @@ class Explanation:
     """What a scan read and what it skipped: `str()` for people, `to_dict()` for programs."""
 
     def __init__(self, table: TableState, spec: ScanSpec, counters: ScanCounters | None) -> None:
-        """counters: of a scan over `table`, which may still run; None before the scan begins."""
+        """counters: the counters of a scan of `table` that runs or has ended; None before it begins."""
         self._table = table.name
         self._spec = spec
         self._has_run = counters is not None
@@ -29,12 +29,13 @@ class Explanation:
         self._splits_total = sum(-(-rows // read_path.SPLIT_ROWS) for rows in held)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the numbers by name.
+        """Return what `str()` shows as a dict: the columns, the predicate, and the counts by name.
 
-        The totals are those of the whole table. `rows_in_range` counts the rows in partitions and
-        key ranges that the predicate allows. `blocks_total` and `blocks_skipped` count each block
-        of a column once. `blocks_decoded` and `cache_hits` count every access to a block, also to
-        blocks of keys and changes. `bytes_read` counts bytes that were read from files.
+        Counts that end in `_total` are of the whole table. `rows_in_range` counts the rows in
+        partitions and key ranges that the predicate allows. `blocks_total` and `blocks_skipped`
+        count each block of a column once. `blocks_decoded` and `cache_hits` count every access to a
+        block, also to blocks of keys and changes. `bytes_read` counts bytes that were read from
+        files.
         `operations` says how each column was read.
         """
         counters = self._counters
@@ -63,7 +64,7 @@ class Explanation:
         }
 
     def _operations(self) -> dict[str, list[str]]:
-        """Return the columns that each operation read, in the order of the table."""
+        """Return the columns that were read by each of the operations "filter", "decode" and "gather"."""
         names = [column.name for column in self._spec.schema.columns]
         used = self._counters.stats.operations
         found = {of: [name for name in names if (of, name) in used] for of in ("filter", "decode", "gather")}

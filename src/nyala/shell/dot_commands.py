@@ -86,7 +86,7 @@ def run_dot_command(console: Console, line: str) -> str | None:
     try:
         name, *arguments = shlex.split(line)
     except ValueError as error:
-        raise InvalidArgumentError(f"{line}: a quote has no end") from error
+        raise InvalidArgumentError(f"{line}: a quotation mark is not closed") from error
     command = DOT_COMMANDS.get(name)
     if command is None:
         guess = nearest(name, list(DOT_COMMANDS))

@@ -57,7 +57,11 @@ class ProgramAccess:
 
 
 def of_caller() -> ProgramAccess:
-    """Return the rights for SQL that can read the variables of the caller's caller."""
+    """Return the rights of the program, whose SQL can read its variables.
+
+    Call this function in a public method such as `Database.sql`. The variables are those of the
+    function that called the method.
+    """
     return ProgramAccess(sys._getframe(2))
 
 

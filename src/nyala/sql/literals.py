@@ -58,7 +58,7 @@ class Cell(NamedTuple):
 
 
 def cells_of_rows(rows: str) -> list[tuple[str, ...]]:
-    """Return the values of the rows in a text that `ROWS` matched, as tuples with the fields of `Cell`."""
+    """Return the values of the rows in a text such as `(1, 'a'), (2, 'b')`, as tuples with the fields of `Cell`."""
     return _CELL.findall(rows)
 
 
@@ -69,17 +69,17 @@ def cell_of(value: str) -> tuple[str, ...]:
 
 
 def row_at(rows: str, number: int) -> str:
-    """Return one row of a text that `ROWS` matched. number: 0 for the first row."""
+    """Return one row of a text such as `(1, 'a'), (2, 'b')`. number: 0 for the first row."""
     return next(itertools.islice(_ONE_ROW.finditer(rows), number, None))[0]
 
 
 def items_of_list(listed: str) -> list[str]:
-    """Return the values, as texts, of a list that `LIST` matched."""
+    """Return the values of a list such as `(1, 2, 3)`, as texts."""
     return _ITEMS.findall(listed)
 
 
 def shortened_list(listed: str) -> str:
-    """Return a list that `LIST` matched, shortened to its first value."""
+    """Return a list such as `(1, 2, 3)` with its first value only."""
     found = _ITEMS.match(listed)
     assert found is not None
     return found[0] + ")"

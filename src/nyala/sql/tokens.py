@@ -145,7 +145,7 @@ def tokens(text: str) -> Sequence[Token]:
 
 @lru_cache(maxsize=16)
 def _remembered(text: str) -> Sequence[Token]:
-    """Return the tokens of a text, and cache them, because several readers need them."""
+    """Return the tokens of a short text. They are cached, because several functions read the same text."""
     return _tokens(text)
 
 
@@ -158,7 +158,7 @@ def _tokens(text: str) -> tuple[Token, ...]:
 
 
 def _read_tokens(text: str, place: int, out: list[Token]) -> int | None:
-    """Append the tokens from `place` on, until a token of the kind "rows" or "list" or the end.
+    """Append the tokens from `place` on. Stops after a long VALUES or IN list, which is one token (K2).
 
     Returns the place after this token; None at the end of the text.
     """
@@ -180,7 +180,7 @@ def _read_tokens(text: str, place: int, out: list[Token]) -> int | None:
 
 
 def parameters(found: Iterable[Token]) -> Iterator[Token]:
-    """Yield the parameters among the tokens and inside tokens of the kinds "rows" and "list"."""
+    """Yield the parameters, also inside long VALUES and IN lists, which are one token (K2)."""
     for token in found:
         if token.kind == "parameter":
             yield token
@@ -192,7 +192,7 @@ def parameters(found: Iterable[Token]) -> Iterator[Token]:
 
 
 def begins_of_texts(found: Iterable[Token]) -> Iterator[int]:
-    """Yield the places where string literals begin, also inside tokens of the kinds "rows" and "list"."""
+    """Yield the places of string literals, also inside long VALUES and IN lists, which are one token (K2)."""
     for token in found:
         if token.kind == "text":
             yield token.begin
@@ -206,13 +206,13 @@ def with_neighbours(found: Sequence[Token]) -> Iterator[tuple[Token, Token, Toke
 
 
 def with_first_rows(text: str) -> str:
-    """Return the text with only the first row of each token of the kind "rows"."""
+    """Return the text with only the first row of each long VALUES list (K2: at least 16 rows)."""
     found = (token for token in tokens(text) if token.kind == "rows")
     return replaced(text, [(token.begin, token.end, row_at(token.text, 0)) for token in found])
 
 
 def with_short_lists(text: str) -> str:
-    """Return the text with only the first value of each token of the kind "list"."""
+    """Return the text with only the first value of each long IN list (K2: at least 500 values)."""
     found = (token for token in tokens(text) if token.kind == "list")
     return replaced(text, [(token.begin, token.end, shortened_list(token.text)) for token in found])
 

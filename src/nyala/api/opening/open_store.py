@@ -118,7 +118,7 @@ class OpenScans(Alive["PinnedRows"]):
 
 
 class Handle:
-    """The use of an open store by one Database, with the Database's scans and feeds."""
+    """One Database's use of an open store. Keeps the scans and feeds of the Database."""
 
     def __init__(self, opened: OpenStore) -> None:
         self.opened = opened

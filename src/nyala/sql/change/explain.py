@@ -27,7 +27,7 @@ _SKIPPED: Final = {
 
 @dataclass(frozen=True)
 class _Explained(Statement):
-    """A statement whose SELECTs keep their plans and return no rows."""
+    """A statement for EXPLAIN: it appends the plan of each SELECT to `plans`, and the SELECT returns no rows."""
 
     plans: list[str] = field(default_factory=list)
 

@@ -86,7 +86,7 @@ def _space_before(text: str, place: int) -> str:
 
 
 def _table(rows: Sequence[Any], given: int | list[str], prefix: str) -> pa.Table | None:
-    """Return the parameters as columns `prefix0`, `prefix1`, …
+    """Return the rows of parameters as an Arrow table with the columns `prefix0`, `prefix1`, …
 
     None if a row lacks a parameter, or one parameter has values of different types.
 
@@ -219,7 +219,7 @@ def _end(reader: TokenReader) -> str:
 
 
 def _with_qualified_keys(target: Target, where: str) -> str:
-    """Return the condition with `t.key` in place of `key`."""
+    """Return the condition with the table's name before each key column: `t.key` in place of `key`."""
     keys = {name.lower(): target.alias_of(name) for name in target.keys}
     return replaced(
         where,

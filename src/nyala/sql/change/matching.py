@@ -14,8 +14,8 @@ The second and third form need one equality `t.key = source.column` for each key
 
 Invariants
     MT1  A cheaper form has the same result as the join. If the result could differ, the join is
-         used. This is so if a source has a key twice, if a key has another type than its column, if
-         the table would refuse a value, or after an error.
+         used: for a key that a source has twice, a key of another type than its column, a value
+         that the table would refuse, and after an error.
 """
 
 from __future__ import annotations
@@ -61,7 +61,10 @@ class KeyTerms:
 def change_by_source(
     statement: Statement, target: Target, values: Mapping[str, str], others: str, where: str
 ) -> Change | None:
-    """Return what an UPDATE or DELETE writes, from its sources alone; None if the table must be read.
+    """Compute what an UPDATE or DELETE writes, without reading its table; None if that is not possible.
+
+    The tables of FROM or USING contain the keys of the rows to change.
+
 
     values: the expressions of SET; empty for a DELETE.
     others: the text of FROM or USING.
@@ -222,7 +225,7 @@ def _program_data(statement: Statement, others: str) -> dict[str, Any]:
 
 
 def _rows(statement: Statement, select: str, objects: Mapping[str, Any]) -> pa.Table | None:
-    """Return the rows of a SELECT over the sources; None if it fails."""
+    """Return the rows of a SELECT over the tables of FROM or USING; None if the SELECT fails."""
     try:
         return statement.rows_of_objects(select, objects)
     except (InvalidArgumentError, TableNotFoundError, ColumnNotFoundError):
@@ -230,7 +233,7 @@ def _rows(statement: Statement, select: str, objects: Mapping[str, Any]) -> pa.T
 
 
 def _checked(statement: Statement, target: Target, rows: pa.Table) -> Request | None:
-    """Return the update or delete of these rows by key; None if the join could have another result (MT1)."""
+    """Return the update or delete of these rows by key; None if joining the tables could change other rows (MT1)."""
     found = _with_keys(target, rows)
     if found is None:
         return None

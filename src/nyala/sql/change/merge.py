@@ -341,11 +341,11 @@ def _keys_of_condition(merge: _Merge) -> dict[str, str]:
 
 
 def _whole_source(reader: TokenReader, merge: _Merge, action: str) -> list[tuple[str, str]]:
-    """Read `[BY NAME | BY POSITION] [*]`. Returns pairs (column of the table, column of the source).
+    """Read `[BY NAME | BY POSITION] [*]`, which means that all columns of the source are written.
 
-    Raises: ColumnNotFoundError; InvalidArgumentError if the source's columns do not fit those of the
-    table, or if both have the same columns in a different order and the statement says neither
-    BY NAME nor BY POSITION.
+    Returns pairs (column of the table, column of the source).
+    Raises: ColumnNotFoundError; InvalidArgumentError if the source's columns do not fit the table. It
+    is also raised for the same columns in another order, unless BY NAME or BY POSITION is given.
     """
     by_name = reader.take("BY", "NAME")
     by_position = not by_name and reader.take("BY", "POSITION")

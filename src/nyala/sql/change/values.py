@@ -121,7 +121,7 @@ def _read(reader: TokenReader) -> _Values:
 def _one_by_one(
     statement: Statement, rows: Sequence[Sequence[str]], columns: Sequence[ColumnSchema]
 ) -> pa.Table:
-    """Return the rows. DuckDB evaluates and casts each value as an expression."""
+    """Return a few rows in the types of the columns. DuckDB evaluates each value as an expression."""
     listed = ", ".join(
         f"({', '.join(value_of(value, column) for value, column in zip(row, columns, strict=True))})"
         for row in rows
@@ -182,7 +182,7 @@ def _first_wrong(statement: Statement, columns: _Columns) -> int | None:
 
 
 def _groups(statement: Statement, cells: Sequence[tuple[str, ...]], column: ColumnSchema) -> Iterator[Group]:
-    """Yield a `Group` for each type of the column's values."""
+    """Yield the values of a column as one array for each type, with NULL in the rows of other types."""
     _, numbers, types, texts, words, others = zip(*cells, strict=True)
     if any(numbers):
         yield from (("CAST", array) for array in _numbers(pa.array([each or None for each in numbers])))
@@ -236,7 +236,7 @@ def _numbers(texts: pa.Array) -> Iterator[pa.Array]:
 
 
 def _others(statement: Statement, others: Sequence[str], column: ColumnSchema) -> Iterator[Group]:
-    """Yield the values of parameters, and the values of expressions, which DuckDB evaluates."""
+    """As `_groups`, for values that are parameters or expressions. DuckDB evaluates the expressions."""
     parameters = statement.context.parameters
     values: dict[Any, list[Any]] = {}
     expressions: list[int] = []

@@ -107,7 +107,7 @@ class Columns:
 
 @functools.cache
 def _empty() -> Any:
-    """Return the empty DuckDB of `scratch`. It is opened once for each process, because this takes long."""
+    """Return an empty DuckDB for `scratch`. Opening takes long, so a process opens it only once."""
     import duckdb
 
     opened = duckdb.connect(":memory:", config={**SMALL, "enable_external_access": "false"})
@@ -269,8 +269,9 @@ def _invalid(connection: Any, items: Sequence[str], error: Exception) -> str:
 def _without_storage(
     reader: TokenReader, name: str, storage: dict[str, dict[str, Any]], lengths: dict[str, str]
 ) -> str:
-    """Return the column's text without Kudu's words, and add these words to `storage`.
+    """Cut Kudu's words, such as ENCODING and COMPRESSION, out of a column's text. Returns the rest.
 
+    storage: receives the words and their values, by column.
     lengths: receives the length of VARCHAR(n), which DuckDB ignores.
     """
     edits = [(token.begin, token.end, quoted(token.name)) for token in reader.tokens if token.text[:1] == "`"]

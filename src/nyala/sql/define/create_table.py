@@ -94,9 +94,9 @@ def _copied(context: Context, reader: TokenReader, name: str, replaces: bool) ->
 
 
 def read_moment(context: Context, reader: TokenReader) -> Any:
-    """Read `[AT (TIMESTAMP => moment)]` or `[AT (VERSION => timestamp)]`; None without AT.
+    """Read `[AT (TIMESTAMP => moment)]` or `[AT (VERSION => timestamp)]`.
 
-    Raises: InvalidArgumentError.
+    Returns the moment; None without AT. Raises: InvalidArgumentError.
     """
     if not reader.take("AT"):
         return None
@@ -135,7 +135,9 @@ def _read(reader: TokenReader, name: str) -> _Definition:
                 "expected PRIMARY KEY, PARTITION BY, COMMENT, WITH (…), STORED AS or AS SELECT"
             )
     if made.columns is not None and made.select is not None:
-        raise InvalidArgumentError("CREATE TABLE … AS takes its columns from the SELECT: leave out the list")
+        raise InvalidArgumentError(
+            "CREATE TABLE … AS takes its columns from the SELECT: leave out the list of columns"
+        )
     if made.columns is None and made.select is None:
         raise InvalidArgumentError(f"CREATE TABLE {name} needs columns, AS SELECT, LIKE or CLONE")
     return made

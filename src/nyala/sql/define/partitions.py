@@ -108,6 +108,6 @@ def _value(text: str) -> Any:
     values = tuple(constant(item) for item in items)
     if None in values:
         raise InvalidArgumentError(
-            f"a bound of a range cannot be NULL: leave out {text}, for a range without this bound"
+            f"a bound of a range cannot be NULL: for a range without this bound, leave out {text}"
         )
     return values if len(values) > 1 else values[0]

@@ -71,7 +71,7 @@ class _Catalogue:
 
 @lru_cache(maxsize=4)
 def _catalogue(definitions: tuple[str, ...]) -> _Catalogue:
-    """Return the catalogue with these definitions. The last four catalogues are cached (C2)."""
+    """Return a catalogue in which these CREATE TABLE and COMMENT statements were executed. Four are cached (C2)."""
     return _Catalogue(definitions)
 
 
@@ -102,7 +102,7 @@ def describe(state: TableState) -> pa.Table:
 
 
 def describe_storage(state: TableState) -> pa.Table:
-    """Return the rows of `describe`, with lengths of VARCHAR, encodings, compression and comments."""
+    """Return the rows of `DESCRIBE EXTENDED table`, which include encodings, compression and comments."""
     columns = state.schema.columns
     rows = describe(state)
     types = pa.array([sql_type(each.type) for each in columns], pa.string())
@@ -119,7 +119,7 @@ def describe_storage(state: TableState) -> pa.Table:
 
 
 def states_of(source: Source) -> dict[str, TableState]:
-    """Return the tables by name, with the schemas at the moment of the source."""
+    """Return the tables of a snapshot or transaction by name, with their schemas at its moment."""
     return {name: source[name]._view(None)[1] for name in source.list_tables()}
 
 

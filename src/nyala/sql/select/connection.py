@@ -139,7 +139,7 @@ class Connection:
             del self._sessions[:-_SESSIONS_MAX]
 
     def close(self) -> None:
-        """Close the instance. DuckDB keeps it until no result uses it."""
+        """Close the DuckDB instance. DuckDB keeps it in memory until no result uses it."""
         with self._lock:
             self._sessions.clear()
             close_all(self._opened, self.left)
@@ -164,7 +164,7 @@ def without_lost_filters(con: Any) -> None:
 
 @functools.cache
 def _loses_filters() -> bool:
-    """Whether the installed DuckDB gives a wrong answer with the rule, and the right one without it."""
+    """Whether `outer_join_simplification`, a rule of the installed DuckDB's optimiser, gives a wrong answer."""
     import duckdb
 
     with contextlib.closing(duckdb.connect(":memory:")) as tried, contextlib.suppress(duckdb.Error):

@@ -103,7 +103,10 @@ class Feed:
 
 
 def parsable(text: str) -> str:
-    """Return the text with a table `nyala_t` in place of moments and feeds, so that DuckDB's parser accepts it."""
+    """Return the text of a statement in a form that DuckDB's parser accepts.
+
+    A table `nyala_t` replaces each table at a moment, `t AT (…)`, and each change feed, `changes(…)`.
+    """
     if not _WORDS.search(text):
         return text
     clauses = _clauses(text)
@@ -120,7 +123,7 @@ def read_moments(
     text: str,
     parameters: Mapping[str, Any],
 ) -> Reading:
-    """Return the rewritten statement.
+    """Replace tables at a moment, change feeds and schema names in a statement by names for DuckDB.
 
     attached: other stores by name, whose tables are `store.table`.
     connection: evaluates the moments.
@@ -252,13 +255,13 @@ class _Values:
 
 @dataclass(frozen=True)
 class _Moment:
-    """A table at a moment.
+    """A table with a clause that names its moment, such as `t AT (VERSION => 7)`.
 
     store: the qualifier of the table in lower case, which may be an attached store; or "".
     begin, end: the place of the table's name in the text.
     clause_begin, clause_end: the place of the clause.
     kind: "TIMESTAMP" or "VERSION".
-    expression: the moment.
+    expression: the text of the moment, `7` in the example.
     """
 
     store: str
@@ -279,9 +282,9 @@ class _Moment:
 
 @dataclass(frozen=True)
 class _FeedCall:
-    """A call of `changes` at [begin, end) of the text.
+    """A call `changes(…)` at [begin, end) of the text.
 
-    table: the first argument, and `arguments` the others, as expressions.
+    table: the text of the first argument. arguments: the texts of the other arguments, by name.
     """
 
     table: str
@@ -307,7 +310,10 @@ class NamedTable:
 
 @cached_for_short
 def _clauses(text: str) -> _Finder:
-    """Find the moments, feeds and tables of a statement. Raises: InvalidArgumentError for an incomplete clause."""
+    """Find the tables of a statement, their clauses such as AT (…), and the calls of `changes`.
+
+    Raises: InvalidArgumentError for an incomplete clause.
+    """
     finder = _Finder(text)
     finder.run()
     return finder
@@ -323,9 +329,10 @@ _SOURCES_AFTER_USING: Final = ("MERGE", "DELETE")
 
 @dataclass
 class _Frame:
-    """The whole statement, or one pair of parentheses that the finder has entered and not left.
+    """The state of `_Finder` inside one pair of parentheses, or outside of all parentheses.
 
-    is_query: this text is a query. in_from: the finder is in the FROM of this query.
+    is_query: the text between the parentheses is a query.
+    in_from: the next token is in a FROM clause.
     """
 
     is_query: bool
@@ -333,9 +340,9 @@ class _Frame:
 
 
 class _Finder:
-    """Goes through the tokens of a statement, and finds the names of tables after FROM and JOIN (M1).
+    """Goes through the tokens of a statement, and finds the names of tables after FROM and JOIN.
 
-    edits: replacements of schema names.
+    edits: replacements of schema names, as `replaced` takes them.
     """
 
     def __init__(self, text: str) -> None:
@@ -390,7 +397,7 @@ class _Finder:
     # -------------------------------------------------------------------------------------------- a table
 
     def _table(self, place: int) -> int:
-        """Read the name of a table, its alias and its clause. Returns the index of the next token."""
+        """Read a table's name, its alias, and a clause such as AT (…). Returns the index of the next token."""
         names, after = self._path(place)
         if self._keyword(after) == "(":
             return self._feed(place, after) if [each.lower() for each in names] == ["changes"] else after
@@ -469,7 +476,7 @@ class _Finder:
     # -------------------------------------------------------------------------------------------- a moment
 
     def _clause(self, place: int) -> tuple[str, str, int] | None:
-        """Return (kind, expression, index after the clause) of the clause that begins here, or None."""
+        """Return (kind, expression, index after it) of a clause such as AT (…) that begins here; otherwise None."""
         if self._keyword(place) == "AT" and self._keyword(place + 1) == "(":
             kind = self._keyword(place + 2)
             if kind not in _EXPLICIT or self._keyword(place + 3) not in _ARROWS:
@@ -484,7 +491,7 @@ class _Finder:
         return named, self._text(begin + 3, behind, place), behind
 
     def _expression(self, place: int) -> int:
-        """Return the index after an expression: operands with operators between them."""
+        """Return the index after the expression that begins here: operands with operators between them."""
         place = self._operand(place)
         while self._keyword(place) in _OPERATORS:
             place = self._operand(place + 1)
@@ -574,7 +581,7 @@ class _Finder:
         return self.text[self.tokens[begin].begin : self.tokens[end - 1].end]
 
     def _closing(self, opening: int) -> int:
-        """Return the index of the bracket that closes this one. Raises: InvalidArgumentError."""
+        """Return the index of the bracket that closes the bracket at `opening`. Raises: InvalidArgumentError."""
         depth = 0
         for place in range(opening, len(self.tokens)):
             text = self.tokens[place].text

@@ -96,7 +96,10 @@ _SERIALIZE: Final = (
 
 
 def partners_of(cursor: Any, statement: str, tables: Mapping[str, pa.Schema]) -> list[Partner]:
-    """Return the partners in the statement. tables: the schemas of the tables that it names.
+    """Return which columns of the statement's tables must equal values of other tables.
+
+    tables: the schemas of the tables that the statement names.
+
 
     Cost: half a millisecond, because DuckDB parses the statement; nothing for a single table.
     """
@@ -112,7 +115,7 @@ def partners_of(cursor: Any, statement: str, tables: Mapping[str, pa.Schema]) ->
 
 
 def partners_in(tree: Any, tables: Mapping[str, pa.Schema]) -> list[Partner]:
-    """Return the partners in a statement. tree: the result of `json_serialize_sql`."""
+    """As `partners_of`. tree: the statement as DuckDB's function `json_serialize_sql` returns it."""
     named = Counter(_tables_named(tree, False))
     usable = {
         name.lower() for name in tables if named[name.lower(), False] == 1 and not named[name.lower(), True]
@@ -205,7 +208,7 @@ class _Reader:
         return _resolved(node, scope)
 
     def _selected(self, select: Any) -> _Column | None:
-        """Return the column whose values a SELECT returns (J3); None: not known."""
+        """Return the table column that a SELECT of one column returns values of; None: not known."""
         columns = self._columns(select)
         return next(iter(columns.values())) if columns is not None and len(columns) == 1 else None
 
@@ -232,7 +235,7 @@ class _Reader:
         return columns
 
     def _scope(self, node: Any, found: list[Partner]) -> _Scope:
-        """Return the tables of a FROM, and append the partners of its joins to `found`."""
+        """Return the tables of a FROM clause, and append the restrictions by its joins to `found`."""
         kind = None if node is None else node.get("type")
         if kind == "BASE_TABLE":
             name = node["table_name"].lower()
@@ -280,9 +283,10 @@ class _Reader:
     def _pair(
         a: _Column | None, b: _Column | None, a_needs: bool = True, b_needs: bool = True
     ) -> Iterator[Partner]:
-        """Yield the partners that follow from `a = b`.
+        """Yield the restrictions that follow from `a = b`.
 
-        a_needs: a row of a's table is in the result only if it has a partner. b_needs: the same for b.
+        a_needs: a row of a's table is in the result only if an equal row of b's table exists.
+        b_needs: the same with a and b exchanged.
         """
         if a is not None and b is not None:
             if a_needs and a.whole:
@@ -292,7 +296,7 @@ class _Reader:
 
 
 def _terms(condition: Any) -> Iterator[Any]:
-    """Yield the terms between the ANDs of a condition."""
+    """Divide a condition at its ANDs, and yield the terms."""
     pending = [] if condition is None else [condition]
     while pending:
         term = pending.pop()

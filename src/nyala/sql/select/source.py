@@ -71,7 +71,7 @@ class Planning:
     """
 
     def __init__(self, largest: bool = False) -> None:
-        """largest: this is the statement's largest table."""
+        """largest: whether this is the largest table of the statement."""
         self.largest = largest
         self.found: dict[Node, Estimate] = {}
         self.takes: dict[Node, bool] = {}  # whether a scan can apply the predicate
@@ -105,7 +105,7 @@ class Planning:
         return self._for_next_planning() != (self.together, self.matching)
 
     def _for_next_planning(self) -> tuple[bool, float]:
-        """Return the values of the fields `together` and `matching` for the next planning."""
+        """Return the new values of the fields `together` and `matching`, from what the last planning showed."""
         if not self.bound:
             return self.together, self.matching
         if self.bound > 1:  # it is not known to which mention of the table a predicate belongs
@@ -233,7 +233,7 @@ class ScanSource:
         return True
 
     def takes(self, predicate: Node) -> bool:
-        """Whether a scan can apply the predicate (Q1)."""
+        """Whether the scan can apply the predicate: the predicate fits the table, and the scan has no limit (Q1)."""
         if not self._filters:
             return False
         try:
@@ -352,9 +352,10 @@ def _as_it_is(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def duckdb_of(con: Any) -> Any:
-    """Return the connection with the faulty rule of the optimiser switched off (`select/connection.py`).
+    """Return the connection, after DuckDB's optimiser rule that loses filters was switched off.
 
     con: a connection; None: the module `duckdb`, which is DuckDB's default connection.
+    `select/connection.py` describes the rule.
     Raises: InvalidArgumentError for any other object; ImportError without DuckDB.
     """
     module = need("duckdb", "sql")

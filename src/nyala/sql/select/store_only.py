@@ -42,8 +42,8 @@ def check_store_only(text: str) -> None:
     by_nyala = list(begins_of_texts(tokens(text)))
     if by_duckdb != (by_nyala if text.isascii() else _offsets(text, by_nyala)):
         raise InvalidArgumentError(
-            "the statement cannot be checked, because it is not clear where its texts begin and end: write texts in "
-            "single quotes, with a space before each, and no comment inside of a comment"
+            "the statement cannot be checked, because it is not clear where its strings begin and end: write strings "
+            "in single quotes, with a space before each, and no comment inside of a comment"
         )
     refused = _functions()
     for place, (_, kind, word) in enumerate(found):
