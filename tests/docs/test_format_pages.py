@@ -287,7 +287,7 @@ def test_the_tables_of_the_token_page_have_magic_version_and_fields(tmp_path: Pa
     text = (FORMAT / "token.md").read_text()
     assert f"`{token.MAGIC.decode()}`" in text and f"| `version` | {token.VERSION};" in text
     json_part, rowset_part = (
-        text.split("## The JSON part")[1].split("## Bodies")[0].split("Each of `rowsets`")
+        text.split("## The JSON part")[1].split("## Bodies")[0].split("Each element of `rowsets`")
     )
     assert re.findall(r"^\| `(\w+)`", json_part, re.MULTILINE) == list(meta)
     named = [
