@@ -25,7 +25,7 @@ from nyala.env import SystemClock, SystemRandomness, system_files
 from nyala.env.reserve import PIECE_BYTES, PIECES_MIN
 from nyala.tablet.recovery.reader_store import ReaderStore
 from nyala.testing import SmallDisk
-from nyala.testing.small_disk import Why
+from nyala.testing.small_disk import DiskLimit
 from tests.sampled import each, in_turns
 from tests.support import folder_in_memory, open_database, rows
 
@@ -39,8 +39,8 @@ def folder() -> Iterator[Path]:
         yield folder / "s"
 
 
-def small_disk(folder: Path, why: Why = "bytes") -> SmallDisk:
-    return SmallDisk(system_files(), str(folder), 64 * MB, why)
+def small_disk(folder: Path, limit: DiskLimit = "bytes") -> SmallDisk:
+    return SmallDisk(system_files(), str(folder), 64 * MB, limit)
 
 
 def filled(db: Database) -> Any:
@@ -74,9 +74,9 @@ FREEING: dict[str, Callable[[Database], object]] = {
 }
 
 
-@pytest.mark.parametrize(("name", "why"), in_turns(FREEING, ["bytes", "quota"]))
-def test_operations_that_free_space_work_on_a_full_disk(folder: Path, name: str, why: Why) -> None:
-    disk = small_disk(folder, why)
+@pytest.mark.parametrize(("name", "limit"), in_turns(FREEING, ["bytes", "quota"]))
+def test_operations_that_free_space_work_on_a_full_disk(folder: Path, name: str, limit: DiskLimit) -> None:
+    disk = small_disk(folder, limit)
     with open_database(folder, files=disk) as db:
         before = rows(filled(db))
         disk.fill()
@@ -113,9 +113,9 @@ def test_a_purge_frees_the_space_of_dropped_data(folder: Path, purge: str) -> No
         assert db.check().ok
 
 
-@pytest.mark.parametrize("why", ["bytes", "quota", "inodes"])
-def test_a_write_is_refused_and_works_again_when_there_is_space(folder: Path, why: Why) -> None:
-    disk = small_disk(folder, why)
+@pytest.mark.parametrize("limit", ["bytes", "quota", "inodes"])
+def test_a_write_is_refused_and_works_again_when_there_is_space(folder: Path, limit: DiskLimit) -> None:
+    disk = small_disk(folder, limit)
     with open_database(folder, files=disk) as db:
         table = filled(db)
         before = rows(table)
@@ -127,7 +127,7 @@ def test_a_write_is_refused_and_works_again_when_there_is_space(folder: Path, wh
                     table.upsert({"k": [n % 2000], "b": [b"x" * 50_000]})
             assert refused.value.errno in (errno.ENOSPC, errno.EDQUOT) and refused.value.outcome is None
         kept = rows(table)
-        if why == "bytes":
+        if limit == "bytes":
             assert kept == before
         disk.heal()
         table.upsert({"k": [7], "b": [b"y"]})
@@ -163,9 +163,9 @@ def test_an_accepted_batch_is_written_although_the_disk_fills_up(folder: Path, d
         assert {7, 8} <= {row[0] for row in rows(db["t"])}
 
 
-@pytest.mark.parametrize("why", ["bytes", "quota", "inodes"])
-def test_a_store_closes_opens_and_is_read_on_a_full_disk(folder: Path, why: Why) -> None:
-    disk = small_disk(folder, why)
+@pytest.mark.parametrize("limit", ["bytes", "quota", "inodes"])
+def test_a_store_closes_opens_and_is_read_on_a_full_disk(folder: Path, limit: DiskLimit) -> None:
+    disk = small_disk(folder, limit)
     env = Outside(disk, SystemClock(), SystemRandomness())
     db = open_database(folder, files=disk)
     before = rows(filled(db))

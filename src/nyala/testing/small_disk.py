@@ -15,7 +15,7 @@ from nyala.testing.file_wrapper import AppendFileWrapper, FileLockWrapper, FileW
 
 __all__ = ["SmallDisk"]
 
-Why: TypeAlias = Literal["bytes", "quota", "inodes"]
+DiskLimit: TypeAlias = Literal["bytes", "quota", "inodes"]
 
 _BLOCK_BYTES: Final = 4096
 
@@ -41,15 +41,15 @@ class _CountedLock(FileLockWrapper["SmallDisk"]):
 class SmallDisk(FileWrapper):
     """A disk with room for `capacity_bytes` of files in the folder `root`.
 
-    After `fill()` the disk is full until `heal()`. why: the limit that `fill` exhausts: "bytes"
+    After `fill()` the disk is full until `heal()`. limit: the limit that `fill` exhausts: "bytes"
     (free space), "quota" (the user's share of the space) or "inodes" (the number of files).
     Thread-safe.
     """
 
-    def __init__(self, inner: Files, root: str, capacity_bytes: int, why: Why = "bytes") -> None:
+    def __init__(self, inner: Files, root: str, capacity_bytes: int, limit: DiskLimit = "bytes") -> None:
         super().__init__(inner)
         self.root = root
-        self.why: Why = why
+        self.limit: DiskLimit = limit
         self._capacity = capacity_bytes
         self._taken: int | None = None  # bytes that the other program uses
         self._inodes: int | None = None  # the number of files that may exist; None: no limit
@@ -69,7 +69,7 @@ class SmallDisk(FileWrapper):
     def fill(self) -> None:
         """Let another program use all free space, or all free inodes."""
         files, size = self._used()
-        if self.why == "inodes":
+        if self.limit == "inodes":
             self._inodes = files
         else:
             self._taken = max(self._capacity - size, 0)
@@ -84,12 +84,12 @@ class SmallDisk(FileWrapper):
         no_inode = self._inodes is not None and files and there + files > self._inodes
         no_room = growth > 0 and size + growth > self._capacity - (self._taken or 0)
         if no_inode or no_room:
-            number = errno.EDQUOT if self.why == "quota" else errno.ENOSPC
+            number = errno.EDQUOT if self.limit == "quota" else errno.ENOSPC
             raise StorageError(f"cannot write {path}: {os.strerror(number)}", path=path, errno=number)
 
     def free_bytes(self, path: str) -> int:
         taken = (
-            0 if self.why == "quota" else self._taken or 0
+            0 if self.limit == "quota" else self._taken or 0
         )  # the system's free space does not show a quota
         return max(self._capacity - taken - self._used()[1], 0)
 
