@@ -231,8 +231,8 @@ def _encode_request(request: Request, out: Outgoing) -> dict[str, Any]:
 
 
 def _decode_request(value: Any, data: Incoming) -> Request:
-    fields = _is(dict, value)
-    count, operation = _is(int, fields["count"]), fields["operation"]
+    fields = _typed(dict, value)
+    count, operation = _typed(int, fields["count"]), fields["operation"]
     if operation not in (*OPERATIONS, "apply"):
         raise ValueError(f"unknown operation {operation!r}")
     tables = {
@@ -257,7 +257,7 @@ def _decode_request(value: Any, data: Incoming) -> Request:
             raise ValueError(f"unknown operation number {codes.max()}")
         rows = MixedRows(OPERATION_NAMES, codes.tolist(), rows, errors)
     return Request(
-        _is(str, fields["table"]), operation, rows, _is(bool, fields["ignore"]),
+        _typed(str, fields["table"]), operation, rows, _typed(bool, fields["ignore"]),
         numbers=None if tables["numbers"] is None else _numpy(_columns(tables["numbers"])["row"], pa.int64()),
         condition=_decode_condition(fields["condition"]), errors=errors,
     )  # fmt: skip
@@ -274,9 +274,9 @@ def _decode_condition(value: Any) -> Condition | None:
         return None
     kind, content = value
     if kind == "newest by":
-        return NewestBy(_is(str, content))
+        return NewestBy(_typed(str, content))
     if kind == "when":
-        return When(from_json(_is(str, content)))
+        return When(from_json(_typed(str, content)))
     raise ValueError(f"unknown kind of condition: {kind!r}")
 
 
@@ -322,8 +322,8 @@ def _decode_errors(rows: pa.Table, count: int) -> RowErrors:
 # ------------------------------------------------------------------------------------------------ other arguments
 
 
-def _is(kind: Any, value: Any) -> Any:
-    """Return the value if it has this type. Raises: ValueError."""
+def _typed(kind: Any, value: Any) -> Any:
+    """Return the value if it has the type `kind`. Raises: ValueError."""
     if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
         raise ValueError(f"expected {getattr(kind, '__name__', kind)}, got {value!r}")
     return value
@@ -359,18 +359,20 @@ def _encode_value(name: str, value: Any, out: Outgoing) -> Any:
 
 
 def _decode_select(value: Any, data: Incoming) -> Select:
-    where = None if value["where"] is None else from_json(_is(str, value["where"]))
+    where = None if value["where"] is None else from_json(_typed(str, value["where"]))
     if "set" not in value:
         if where is None:
             raise ValueError("a delete needs a condition")
         return ToDelete(where)
-    return ToUpdate({_is(str, name): _decode_value(new, data) for name, new in value["set"].items()}, where)
+    return ToUpdate(
+        {_typed(str, name): _decode_value(new, data) for name, new in value["set"].items()}, where
+    )
 
 
 def _decode_value(value: Any, data: Incoming) -> Any:
     kind, content = value
     if kind == "expression":
-        return from_json(_is(str, content))
+        return from_json(_typed(str, content))
     if kind == "value" and (content is None or type(content) in (bool, int, float, str)):
         return content
     if kind == "scalar":
@@ -393,7 +395,7 @@ def _json(decode: Callable[[Any, Incoming], Any]) -> _Kind:
 
 
 def _plain(kind: Any) -> _Kind:
-    return _json(lambda value, data: _is(kind, value))
+    return _json(lambda value, data: _typed(kind, value))
 
 
 def _optional(kind: _Kind) -> _Kind:
@@ -406,7 +408,7 @@ def _optional(kind: _Kind) -> _Kind:
 def _tuple_of(kind: _Kind) -> _Kind:
     return _Kind(
         lambda value, out: [kind.encode(each, out) for each in value],
-        lambda value, data: tuple(kind.decode(each, data) for each in _is(list, value)),
+        lambda value, data: tuple(kind.decode(each, data) for each in _typed(list, value)),
     )
 
 
@@ -434,7 +436,7 @@ def _check_comment(value: Any, data: Incoming) -> Any:
 
 def _check_moment(value: Any, data: Incoming) -> Any:
     """Return a moment if it is not in the future. Raises: ValueError."""
-    if not 0 <= _is(int, value) <= data.published:
+    if not 0 <= _typed(int, value) <= data.published:
         raise ValueError(f"the moment {value} is not between 0 and {data.published}, the newest one")
     return value
 
@@ -444,7 +446,7 @@ def _check_history(value: Any, data: Incoming) -> Any:
 
     Raises: ValueError.
     """
-    if value is not None and not 0 <= _is(int, value) <= _HISTORY_MAX_US:
+    if value is not None and not 0 <= _typed(int, value) <= _HISTORY_MAX_US:
         raise ValueError(f"the history of {value} microseconds is not between 0 and {_HISTORY_MAX_US}")
     return value
 
@@ -473,15 +475,15 @@ _ROWS: Final = _Kind(lambda value, out: out.add(value), lambda value, data: data
 _REQUESTS: Final = _tuple_of(_Kind(_encode_request, _decode_request))
 _SELECT: Final = _Kind(_encode_select, _decode_select)
 _SCHEMA: Final = _Kind(
-    lambda value, out: value.to_json(), lambda value, data: Schema.from_json(_is(str, value))
+    lambda value, out: value.to_json(), lambda value, data: Schema.from_json(_typed(str, value))
 )
 _LEVELS: Final = _Kind(
-    lambda value, out: value.to_json(), lambda value, data: PartitionSchema.from_json(_is(str, value))
+    lambda value, out: value.to_json(), lambda value, data: PartitionSchema.from_json(_typed(str, value))
 )
 _PARTITIONS: Final = _tuple_of(
     _Kind(
         lambda value, out: partition_to_json(value),
-        lambda value, data: partition_from_json(_is(dict, value)),
+        lambda value, data: partition_from_json(_typed(dict, value)),
     )
 )
 _NEW_TABLE_FIELDS: Final = _record(
@@ -608,18 +610,18 @@ def answer_call(
     store = writer.store
     with validating(f"request to {name.replace('_', ' ')}"):
         data = Incoming(store.env, store.root_path, attachments, writer.limits, store.view()[1])
-        given = _is(dict, request["arguments"])
+        given = _typed(dict, request["arguments"])
         if set(given) != set(call.arguments):
             raise ValueError(f"found the arguments {sorted(given)}, expected {sorted(call.arguments)}")
         arguments = {
             argument: kind.decode(given[argument], data) for argument, kind in call.arguments.items()
         }
         if call.keyed:
-            if key is not None and not is_call_key(_is(str, key)):
+            if key is not None and not is_call_key(_typed(str, key)):
                 raise ValueError(f"invalid key {key!r:.100}")
             arguments["key"] = key
         _check_together(arguments, writer.limits)
-        forget = [_is(str, each) for each in _is(list, request["forget"])]
+        forget = [_typed(str, each) for each in _typed(list, request["forget"])]
     if forget:
         store.forget_calls(forget)
     if name == "commit_set":
