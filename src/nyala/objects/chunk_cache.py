@@ -142,7 +142,7 @@ class ChunkCache:
         each other: after a reader used bytes of round r, a new request belongs to round r + 1. Exact if
         one thread reads."""
         files.make_dirs(folder)
-        _remove_left(files, folder)
+        _remove_abandoned(files, folder)
         self.folder, self._folder_lock = _make_folder(files, folder, randomness)
         self._needed = ThreadPoolExecutor(_NEEDED_THREADS, "nyala-fetch")
         self._ahead = ThreadPoolExecutor(_AHEAD_THREADS, "nyala-ahead")
@@ -423,7 +423,7 @@ def _make_folder(files: Files, folder: str, randomness: Randomness) -> tuple[str
                 return path, lock
 
 
-def _remove_left(files: Files, folder: str) -> None:
+def _remove_abandoned(files: Files, folder: str) -> None:
     """Remove the folders of caches whose processes have ended."""
     for name in files.list_dir(folder):
         if name.startswith(_FOLDER):
