@@ -140,7 +140,7 @@ def remove_work(backup: Backup) -> None:
 
 
 @dataclass(frozen=True)
-class Done:
+class FinishedBackups:
     """The result of `back_up`: the new backups, and the tables that had a backup of this moment before."""
 
     until: int
@@ -156,7 +156,7 @@ def back_up(
     tables: Collection[str] | None,
     full: bool,
     progress: Callable[[int, int], None],
-) -> Done:
+) -> FinishedBackups:
     """Back up tables at the moment `until`, the newest moment of `root`.
 
     tables: None: all tables, with a record of the whole store (B7).
@@ -210,7 +210,7 @@ def back_up(
     if tables is None:
         StoreRecord(store.store_id, until, folders).write(place)
     written = {backup.table for backup in made}
-    return Done(until, tuple(made), tuple(name for name in folders if name not in written))
+    return FinishedBackups(until, tuple(made), tuple(name for name in folders if name not in written))
 
 
 def rows_of_tablet(plan: BackupPlan, tablet: TabletState) -> Iterator[pa.RecordBatch]:
