@@ -164,7 +164,8 @@ class PartFile(NamedTuple):
 class Backup:
     """A backup of a table: the content of backup.json.
 
-    rewritten: the timestamp of the table's last repartition; 0: never.
+    rewritten_at: the timestamp of the last repartition, copy or clone, which rewrote all rows of the
+        table without history; 0: never. The JSON calls it "rewritten".
     since: the moment of the backup on which this one depends; None for a full backup.
     until: the moment of this backup.
     """
@@ -174,7 +175,7 @@ class Backup:
     """The id of the store. Two stores may have tables of one name and id."""
     table: str
     table_id: int
-    rewritten: int
+    rewritten_at: int
     since: int | None
     until: int
     schema: Schema
@@ -190,11 +191,11 @@ class Backup:
 
     @property
     def identity(self) -> tuple[str, int, int]:
-        """The store, the table, and the timestamp of its last repartition.
+        """The store, the table, and the timestamp at which all of its rows were last rewritten.
 
         An incremental backup depends on an earlier backup with the same identity.
         """
-        return self.store, self.table_id, self.rewritten
+        return self.store, self.table_id, self.rewritten_at
 
     @property
     def path(self) -> str:
@@ -216,7 +217,7 @@ class Backup:
                 "store": self.store,
                 "table": self.table,
                 "table_id": self.table_id,
-                "rewritten": self.rewritten,
+                "rewritten": self.rewritten_at,
                 "since": self.since,
                 "until": self.until,
                 "schema": json.loads(self.schema.to_json()),
