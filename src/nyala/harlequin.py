@@ -18,7 +18,7 @@ from harlequin.catalog import Catalog, CatalogItem
 from harlequin.exception import HarlequinConfigError, HarlequinConnectionError, HarlequinQueryError
 
 from nyala.api.database import Database, connect
-from nyala.catalog.checkpoint import birth_path
+from nyala.catalog.checkpoint import identity_path
 from nyala.env import SYSTEM
 from nyala.env.paths import is_bucket_url
 from nyala.errors import Error
@@ -62,7 +62,7 @@ class NyalaAdapter(HarlequinAdapter):
 
     def connect(self) -> NyalaConnection:
         path = self._path
-        if not is_bucket_url(path) and not SYSTEM.files.exists(birth_path(path)):
+        if not is_bucket_url(path) and not SYSTEM.files.exists(identity_path(path)):
             raise HarlequinConnectionError(f"there is no Nyala store at {path!r}", "No store")
         try:
             return NyalaConnection(connect(path, read_only=self._read_only))

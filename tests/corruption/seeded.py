@@ -15,7 +15,7 @@ from tests.support import open_database
 
 import nyala
 from nyala.api.database import Database
-from nyala.catalog.checkpoint import newest_checkpoint, read_birth
+from nyala.catalog.checkpoint import newest_checkpoint, read_identity
 from nyala.catalog.codec import encode_change
 from nyala.catalog.loading import apply_changes
 from nyala.catalog.model import CatalogChange, CatalogState
@@ -92,7 +92,7 @@ def same(left: Contents, right: Contents) -> bool:
 def tamper(path: Path | str, change: Callable[[CatalogState], CatalogChange | dict[str, Any]]) -> None:
     """Append a wrong change of the catalogue to the log, with right checksums."""
     wal = os.path.join(path, "wal")
-    checkpoint = newest_checkpoint(SYSTEM.files, str(path), read_birth(SYSTEM.files, str(path)))
+    checkpoint = newest_checkpoint(SYSTEM.files, str(path), read_identity(SYSTEM.files, str(path)))
     recovered = recover(SYSTEM, wal, checkpoint.wal_start, checkpoint.store_id)
     state = apply_changes(checkpoint, recovered.changes)
     made = change(state)

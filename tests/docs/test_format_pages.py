@@ -115,7 +115,7 @@ def test_the_page_lists_every_file_of_a_store(tmp_path: Path) -> None:
 
 def test_file_names_on_the_page_are_those_of_the_code() -> None:
     stated = stated_paths()
-    for name in (catalog_format.BIRTH_NAME, catalog_format.LOCK_NAME, catalog_format.SOCKET_NAME):
+    for name in (catalog_format.IDENTITY_NAME, catalog_format.LOCK_NAME, catalog_format.SOCKET_NAME):
         assert name in stated
     assert any(pattern_of(path).fullmatch(f"{layout.WAL_NAME}/{segment_name(7)}") for path in stated)
     assert f"{layout.WAL_NAME}/{POSITION_FILE}" in stated and layout.POSITION_NAME == POSITION_FILE

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn, TypeVar, overlo
 import pyarrow as pa
 
 from nyala.api.opening.open_store import Handle, OpenStore, ThreadSlot, open_for_writing
-from nyala.catalog.checkpoint import birth_path
+from nyala.catalog.checkpoint import identity_path
 from nyala.env import SYSTEM
 from nyala.env.paths import is_bucket_url, utf8_path
 from nyala.errors import (
@@ -1300,7 +1300,7 @@ class Database:
         with self._open.sql_lock:  # one thread changes the attached stores at a time
             if key in _RESERVED_NAMES or key in self._attached:
                 raise InvalidArgumentError(f"the name {name!r} is in use: ATTACH '{path}' AS another_name")
-            if not is_bucket_url(path) and not SYSTEM.files.exists(birth_path(os.path.expanduser(path))):
+            if not is_bucket_url(path) and not SYSTEM.files.exists(identity_path(os.path.expanduser(path))):
                 raise InvalidArgumentError(
                     f"ATTACH takes the folder or bucket of a Nyala store, and {path!r} is not one: read other "
                     "databases with their own libraries, and pass the rows as a frame"
@@ -1523,12 +1523,12 @@ def _refuse_inside_a_store(folder: str) -> None:
 
     That store would remove the folder's files as orphans (rule P3: orphans).
     """
-    if SYSTEM.files.exists(birth_path(folder)):
+    if SYSTEM.files.exists(identity_path(folder)):
         return
     parent = os.path.realpath(folder)
     while (above := os.path.dirname(parent)) != parent:
         parent = above
-        if SYSTEM.files.exists(birth_path(parent)):
+        if SYSTEM.files.exists(identity_path(parent)):
             raise StorageError(
                 f"{folder!r} is inside the folder of another store, {parent!r}: connect to that store, or choose a "
                 "folder outside of it",

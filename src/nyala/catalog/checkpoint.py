@@ -26,7 +26,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from nyala.catalog.codec import decode_state, encode_state
-from nyala.catalog.format import BIRTH_NAME, CHECKPOINTS_NAME, FORMAT_VERSION
+from nyala.catalog.format import CHECKPOINTS_NAME, FORMAT_VERSION, IDENTITY_NAME
 from nyala.catalog.model import CatalogState
 from nyala.env import Env, Files, MissingFileError
 from nyala.errors import CorruptionError, StorageError
@@ -51,12 +51,12 @@ CHECKPOINT: Final = Layout(
 LENGTH_MAX: Final = 1 << 30
 _CODEC: Final = "zstd"
 _NAME: Final = re.compile(r"\d{12,}")
-_BIRTH_BYTES_MAX: Final = 4096
+_IDENTITY_BYTES_MAX: Final = 4096
 _STORE_ID: Final = re.compile("[0-9a-f]{32}")
 
 
 @dataclass(frozen=True)
-class Birth:
+class StoreIdentity:
     """The content of `nyala.json`: the store's id, and the wall time of its creation."""
 
     store_id: str
@@ -67,7 +67,7 @@ class Birth:
         return json.dumps({**fields, "crc32c": _crc(fields)}, indent=1).encode() + b"\n"
 
     @staticmethod
-    def decode(data: bytes, path: str) -> Birth:
+    def decode(data: bytes, path: str) -> StoreIdentity:
         """Decode and check `nyala.json`.
 
         Raises: CorruptionError; StorageError if the format version differs.
@@ -104,11 +104,11 @@ class Birth:
                 ),
                 path=path,
             )
-        if data != Birth(store_id, created_us).encode():
+        if data != StoreIdentity(store_id, created_us).encode():
             raise CorruptionError(
                 "this file was changed after Nyala wrote it: restore it from a backup", path
             )
-        return Birth(store_id, created_us)
+        return StoreIdentity(store_id, created_us)
 
     def catalogue(self) -> CatalogState:
         """Return the first version of the store's catalogue, which is empty."""
@@ -119,28 +119,28 @@ def _crc(fields: dict[str, Any]) -> str:
     return f"{crc32c(json.dumps(fields, sort_keys=True).encode()):08x}"
 
 
-def birth_path(directory: str) -> str:
-    return os.path.join(directory, BIRTH_NAME)
+def identity_path(directory: str) -> str:
+    return os.path.join(directory, IDENTITY_NAME)
 
 
-def write_birth(env: Env, directory: str) -> Birth:
+def write_identity(env: Env, directory: str) -> StoreIdentity:
     """Make the folder a store. Raises: StorageError, also if the folder is a store already."""
-    path = birth_path(directory)
+    path = identity_path(directory)
     if env.files.exists(path):
         raise StorageError(f"cannot create {path}: the folder is a store already: open it", path=path)
-    birth = Birth(env.randomness.token_hex(16), env.clock.now_us())
-    env.files.write_atomic(path, birth.encode())
-    return birth
+    identity = StoreIdentity(env.randomness.token_hex(16), env.clock.now_us())
+    env.files.write_atomic(path, identity.encode())
+    return identity
 
 
-def read_birth(files: Files, directory: str) -> Birth:
-    """Read `nyala.json`. Raises: MissingFileError if it is missing; as `Birth.decode`."""
-    path = birth_path(directory)
-    if files.size(path) > _BIRTH_BYTES_MAX:
+def read_identity(files: Files, directory: str) -> StoreIdentity:
+    """Read `nyala.json`. Raises: MissingFileError if it is missing; as `StoreIdentity.decode`."""
+    path = identity_path(directory)
+    if files.size(path) > _IDENTITY_BYTES_MAX:
         raise CorruptionError(
             "this file identifies the store, and it is too long: restore it from a backup", path
         )
-    return Birth.decode(files.read_all(path), path)
+    return StoreIdentity.decode(files.read_all(path), path)
 
 
 def checkpoint_path(directory: str, version: int) -> str:
@@ -224,7 +224,7 @@ def decode_checkpoint(data: bytes, path: str, store_id: str) -> CatalogState:
     return state
 
 
-def newest_checkpoint(files: Files, directory: str, birth: Birth) -> CatalogState:
+def newest_checkpoint(files: Files, directory: str, identity: StoreIdentity) -> CatalogState:
     """Return the catalogue in the newest checkpoint; an empty one if there is no checkpoint.
 
     Raises: as `read_checkpoint`.
@@ -232,10 +232,10 @@ def newest_checkpoint(files: Files, directory: str, birth: Birth) -> CatalogStat
     while True:
         versions = checkpoint_versions(files, directory)
         if not versions:
-            return birth.catalogue()
+            return identity.catalogue()
         path = checkpoint_path(directory, versions[-1])
         try:
-            return read_checkpoint(files, path, birth.store_id)
+            return read_checkpoint(files, path, identity.store_id)
         except MissingFileError:
             # The writer has just removed this checkpoint for a newer one: try again.
             if checkpoint_versions(files, directory) == versions:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-BIRTH_NAME: Final = "nyala.json"
+IDENTITY_NAME: Final = "nyala.json"
 CHECKPOINTS_NAME: Final = "checkpoints"
 LOCK_NAME: Final = "lock"
 LEASES_NAME: Final = "leases"

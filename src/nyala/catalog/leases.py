@@ -44,7 +44,7 @@ from typing import Final, Literal, TypeAlias
 
 import google_crc32c
 
-from nyala.catalog.format import BIRTH_NAME, LEASES_NAME
+from nyala.catalog.format import IDENTITY_NAME, LEASES_NAME
 from nyala.env import MAY_NOT_WRITE, Env, FileLock, MissingFileError, Reserve, is_full, is_gone
 from nyala.env.paths import is_bucket_url
 from nyala.errors import HistoryExpiredError, InvalidArgumentError, StorageError
@@ -188,7 +188,7 @@ def no_store_here(env: Env, path: str) -> StorageError | None:
         return None
     folder = os.path.dirname(path)
     while folder != os.path.dirname(folder):
-        if env.files.exists(os.path.join(folder, BIRTH_NAME)):
+        if env.files.exists(os.path.join(folder, IDENTITY_NAME)):
             return None
         folder = os.path.dirname(folder)
     return StorageError(

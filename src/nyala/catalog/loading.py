@@ -16,9 +16,9 @@ import os
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from nyala.catalog.checkpoint import checkpoint_versions, newest_checkpoint, read_birth
+from nyala.catalog.checkpoint import checkpoint_versions, newest_checkpoint, read_identity
 from nyala.catalog.codec import decode_change
-from nyala.catalog.format import BIRTH_NAME, CHECKPOINTS_NAME, LEASES_NAME, LOCK_NAME, SOCKET_NAME
+from nyala.catalog.format import CHECKPOINTS_NAME, IDENTITY_NAME, LEASES_NAME, LOCK_NAME, SOCKET_NAME
 from nyala.catalog.model import CatalogState, apply
 from nyala.env import Env, MissingFileError
 from nyala.errors import CorruptionError, Error, StorageError
@@ -38,14 +38,14 @@ def find_store(env: Env, directory: str) -> bool:
 
     Raises: StorageError if the folder has other files, or if it is not a folder.
     """
-    if env.files.exists(os.path.join(directory, BIRTH_NAME)):
+    if env.files.exists(os.path.join(directory, IDENTITY_NAME)):
         return True
     if not env.files.exists(directory):
         return False
     foreign = [
         name
         for name in env.files.list_dir(directory)
-        if name not in _FORERUNNERS and not name.startswith(BIRTH_NAME + ".")
+        if name not in _FORERUNNERS and not name.startswith(IDENTITY_NAME + ".")
     ]
     if not foreign:
         return False
@@ -63,13 +63,13 @@ def find_store(env: Env, directory: str) -> bool:
         )
     if {"wal", "data", CHECKPOINTS_NAME} & set(foreign):
         raise StorageError(
-            f"{directory} looks like a store, but {BIRTH_NAME} is missing, and without it nothing can be read: "
+            f"{directory} looks like a store, but {IDENTITY_NAME} is missing, and without it nothing can be read: "
             "restore it from a backup",
             path=directory,
         )
     named = ", ".join(foreign[:3]) + (", …" if len(foreign) > 3 else "")
     raise StorageError(
-        f"{directory} is not a Nyala store: it has no {BIRTH_NAME}, but other files ({named}). Give the store's "
+        f"{directory} is not a Nyala store: it has no {IDENTITY_NAME}, but other files ({named}). Give the store's "
         "own folder, or an empty or new one to create a store",
         path=directory,
     )
@@ -154,11 +154,11 @@ def read_catalogue(
     Raises: CorruptionError; StorageError, also if there is no store.
     Cost: reads the checkpoint (0.8 s for 10,000 rowsets of 20 columns) and the log's bytes once.
     """
-    birth = read_birth(env.files, directory)
+    identity = read_identity(env.files, directory)
     for _ in range(_LOADS_MAX):
         before = checkpoint_versions(env.files, directory)
         failure: Error | None = None
-        state = newest_checkpoint(env.files, directory, birth)
+        state = newest_checkpoint(env.files, directory, identity)
         reader = LogReader(env, wal, state.wal_start, state.store_id)
         try:
             check_log_exists(env, directory, wal, state)

@@ -209,14 +209,14 @@ def is_store(path: str) -> bool:
 
 def store_exists(path: str) -> bool:
     """Whether there is a store in the folder or bucket. Raises the errors of `connect` for a bucket."""
-    from nyala.catalog.checkpoint import birth_path
+    from nyala.catalog.checkpoint import identity_path
     from nyala.env import SYSTEM
     from nyala.env.paths import is_bucket_url
     from nyala.objects.open import open_objects
     from nyala.wal.objects.follower import read_birth
 
     if not is_bucket_url(path):
-        return SYSTEM.files.exists(birth_path(path))
+        return SYSTEM.files.exists(identity_path(path))
     with contextlib.closing(open_objects(path, settings().storage_options)) as objects:
         return read_birth(SYSTEM, objects) is not None
 

@@ -28,7 +28,7 @@ from typing import Any, Final, Literal, Protocol, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from nyala.catalog.checkpoint import birth_path, newest_checkpoint, read_birth
+from nyala.catalog.checkpoint import identity_path, newest_checkpoint, read_identity
 from nyala.catalog.loading import apply_changes, check_log_exists, without_collector
 from nyala.catalog.model import CatalogState
 from nyala.catalog.object_leases import ObjectLease
@@ -375,7 +375,7 @@ class _Check:
 
     def catalogue(self) -> tuple[CatalogState, Recovery] | None:
         """Read the catalogue and the log. Return None if one is damaged."""
-        path = birth_path(self.path)
+        path = identity_path(self.path)
         if not self.env.files.exists(path):
             left = [
                 n for n in (layout.WAL_NAME, layout.DATA_NAME) if self.env.files.exists(f"{self.path}/{n}")
@@ -390,7 +390,7 @@ class _Check:
         with without_collector():
             try:
                 checkpoint = newest_checkpoint(
-                    self.env.files, self.path, read_birth(self.env.files, self.path)
+                    self.env.files, self.path, read_identity(self.env.files, self.path)
                 )
                 kind = "log"
                 recovered = recover(

@@ -35,9 +35,9 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
-from nyala.catalog.checkpoint import Birth, birth_path, encode_checkpoint, write_checkpoint
+from nyala.catalog.checkpoint import StoreIdentity, encode_checkpoint, identity_path, write_checkpoint
 from nyala.catalog.codec import encode_change
-from nyala.catalog.format import BIRTH_NAME, CHECKPOINTS_NAME, LOCK_NAME
+from nyala.catalog.format import CHECKPOINTS_NAME, IDENTITY_NAME, LOCK_NAME
 from nyala.catalog.model import CatalogChange, CatalogState, DeltaEntry, PartEntry, RowSetEntry
 from nyala.catalog.store_lock import StoreLock
 from nyala.env import SYSTEM, Env
@@ -171,7 +171,7 @@ def _parts_of(source: ReaderStore | BucketReader, path: str, size_bytes: int) ->
 
 
 def _check_free(place: str, names: Collection[str]) -> None:
-    if BIRTH_NAME in names:
+    if IDENTITY_NAME in names:
         raise StorageError(
             f"there is a store at {place!r} already: copy to a new folder or prefix", path=place
         )
@@ -234,7 +234,9 @@ class FolderDestination:
             for record in records:
                 log.append(record)
             log.sync()
-        files.write_atomic(birth_path(self._path), Birth(state.store_id, state.created_us).encode())
+        files.write_atomic(
+            identity_path(self._path), StoreIdentity(state.store_id, state.created_us).encode()
+        )
         files.unlink(os.path.join(self._path, COPYING_KEY), missing_ok=True)
 
     def close(self) -> None:

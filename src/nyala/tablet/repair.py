@@ -33,7 +33,7 @@ import os
 from collections.abc import Callable, Collection, Mapping
 from typing import Final
 
-from nyala.catalog.checkpoint import newest_checkpoint, read_birth
+from nyala.catalog.checkpoint import newest_checkpoint, read_identity
 from nyala.catalog.codec import encode_change
 from nyala.catalog.leases import living_leases
 from nyala.catalog.loading import apply_changes
@@ -258,7 +258,7 @@ def _rewrite_rowsets(
 
 def _open_log(env: Env, path: str) -> tuple[CatalogState, LogWriter]:
     """Return the catalogue, and a writer of the log. The log's batches are not replayed."""
-    checkpoint = newest_checkpoint(env.files, path, read_birth(env.files, path))
+    checkpoint = newest_checkpoint(env.files, path, read_identity(env.files, path))
     recovered = recover(env, layout.wal_path(path), checkpoint.wal_start, checkpoint.store_id)
     state = apply_changes(checkpoint, recovered.changes)
     return state, LogWriter(env, layout.wal_path(path), recovered.since(state.wal_start))

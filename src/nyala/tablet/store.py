@@ -33,7 +33,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from nyala.catalog.checkpoint import newest_checkpoint, read_birth
+from nyala.catalog.checkpoint import newest_checkpoint, read_identity
 from nyala.catalog.codec import encode_change
 from nyala.catalog.leases import collectable
 from nyala.catalog.loading import apply_changes, check_log_exists, without_collector
@@ -251,7 +251,7 @@ class Store:
         """
         position = read_position(env.files, layout.position_path(path))
         with without_collector():
-            checkpoint = newest_checkpoint(env.files, path, read_birth(env.files, path))
+            checkpoint = newest_checkpoint(env.files, path, read_identity(env.files, path))
             if position is not None:
                 check_store_id(checkpoint.store_id, position.store_id, layout.position_path(path))
             recovered = recover(

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from nyala.catalog.format import BIRTH_NAME
+from nyala.catalog.format import IDENTITY_NAME
 from nyala.catalog.leases import (
     EVERYTHING,
     Lease,
@@ -185,7 +185,7 @@ def test_kept_files_are_removed_with_their_lease(env: Env, clock: SteppedClock, 
 
 def test_L1_an_expired_lease_is_not_revived(env: Env, clock: SteppedClock, tmp_path: Path) -> None:
     """A renewal after the expiry raises, even while the lease still exists."""
-    (tmp_path / BIRTH_NAME).touch()
+    (tmp_path / IDENTITY_NAME).touch()
     lease = remote(env, tmp_path, 60)
     clock.sleep_s(60)
     for call in (

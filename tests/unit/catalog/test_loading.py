@@ -13,14 +13,14 @@ from tests.unit.catalog.conftest import delta, part, rowset, table, tablet
 
 from nyala.catalog import checkpoint
 from nyala.catalog.checkpoint import (
-    Birth,
+    StoreIdentity,
     checkpoint_path,
     checkpoint_versions,
     newest_checkpoint,
-    read_birth,
     read_checkpoint,
-    write_birth,
+    read_identity,
     write_checkpoint,
+    write_identity,
 )
 from nyala.catalog.codec import decode_change, decode_state, encode_change, encode_state
 from nyala.catalog.format import FORMAT_VERSION
@@ -32,7 +32,7 @@ from nyala.wal.reader import recover
 from nyala.wal.record import ChangeRecord
 from nyala.wal.writer import LogWriter
 
-BIRTH = Birth("a" * 32, 1_700_000_000_000_000)
+IDENTITY = StoreIdentity("a" * 32, 1_700_000_000_000_000)
 
 
 def log_changes(path: Path, *changes: CatalogChange) -> CatalogState:
@@ -49,7 +49,7 @@ def log_changes(path: Path, *changes: CatalogChange) -> CatalogState:
 
 @pytest.fixture
 def store(tmp_path: Path, env: Env) -> Path:
-    write_birth(env, str(tmp_path))
+    write_identity(env, str(tmp_path))
     env.files.make_dirs(str(tmp_path / "checkpoints"))
     return tmp_path
 
@@ -58,7 +58,7 @@ def store(tmp_path: Path, env: Env) -> Path:
 
 
 def test_every_kind_of_entry_can_be_decoded_again(full_change: CatalogChange) -> None:
-    state = apply(BIRTH.catalogue(), full_change)
+    state = apply(IDENTITY.catalogue(), full_change)
     assert decode_state(encode_state(state)) == state
     assert decode_change(encode_change(full_change, 2)) == (2, full_change)
     assert decode_change(encode_change(CatalogChange(), 7)) == (7, CatalogChange())
@@ -104,7 +104,7 @@ def test_changes_after_any_checkpoint_give_the_same_catalogue(
     history: list[list[tuple[str, int]]], checkpoint_at: int
 ) -> None:
     """Changes give the same catalogue when they are applied to version 1, or to any later checkpoint."""
-    states = [BIRTH.catalogue()]
+    states = [IDENTITY.catalogue()]
     records = []
     for steps in history:
         change = change_of(states[-1], steps, CatalogChange())
@@ -118,7 +118,7 @@ def test_changes_after_any_checkpoint_give_the_same_catalogue(
 def test_a_missing_change_is_damage(full_change: CatalogChange) -> None:
     records = [ChangeRecord(encode_change(full_change, 2)), ChangeRecord(encode_change(CatalogChange(), 4))]
     with pytest.raises(CorruptionError, match="changes are missing"):
-        apply_changes(BIRTH.catalogue(), records)
+        apply_changes(IDENTITY.catalogue(), records)
 
 
 def forged(change: CatalogChange, **fields: object) -> bytes:
@@ -138,7 +138,7 @@ def forged(change: CatalogChange, **fields: object) -> bytes:
 def test_an_invalid_change_is_damage(data: bytes) -> None:
     """The error names the log segment and the offset of the change."""
     with pytest.raises(CorruptionError, match="a change of the catalogue is invalid") as error:
-        apply_changes(BIRTH.catalogue(), [ChangeRecord(data, 0, ("wal-000000001", 64))])
+        apply_changes(IDENTITY.catalogue(), [ChangeRecord(data, 0, ("wal-000000001", 64))])
     assert (error.value.path, error.value.offset) == ("wal-000000001", 64)
 
 
@@ -149,7 +149,7 @@ def test_a_checkpoint_and_the_changes_after_it_are_the_catalogue(
     store: Path, full_change: CatalogChange
 ) -> None:
     folder, wal = str(store), str(store / "wal")
-    assert read_catalogue(SYSTEM, folder, wal, None)[0] == read_birth(SYSTEM.files, folder).catalogue()
+    assert read_catalogue(SYSTEM, folder, wal, None)[0] == read_identity(SYSTEM.files, folder).catalogue()
     full_change.wal_start = None
     second = log_changes(store, full_change)
     write_checkpoint(SYSTEM.files, folder, second)
@@ -186,9 +186,9 @@ def test_a_reader_without_a_lease_loads_again(
 
 def test_a_checkpoint_of_another_store_is_refused(store: Path, tmp_path: Path) -> None:
     folder = str(store)
-    path = write_checkpoint(SYSTEM.files, folder, BIRTH.catalogue())
+    path = write_checkpoint(SYSTEM.files, folder, IDENTITY.catalogue())
     with pytest.raises(CorruptionError, match="another store"):
-        newest_checkpoint(SYSTEM.files, folder, read_birth(SYSTEM.files, folder))
+        newest_checkpoint(SYSTEM.files, folder, read_identity(SYSTEM.files, folder))
     assert path == checkpoint_path(folder, 1)
 
 
@@ -198,8 +198,8 @@ def test_every_flipped_bit_and_every_length_is_damage(
 ) -> None:
     """Each flipped bit and each cut is an error: damage, or an unknown format version."""
     folder = str(store)
-    birth = read_birth(SYSTEM.files, folder)
-    state = apply(birth.catalogue(), full_change)
+    identity = read_identity(SYSTEM.files, folder)
+    state = apply(identity.catalogue(), full_change)
     path = Path(write_checkpoint(SYSTEM.files, folder, state))
     if what == "nyala.json":
         path = store / what
@@ -207,8 +207,8 @@ def test_every_flipped_bit_and_every_length_is_damage(
 
     def read() -> object:
         if what == "nyala.json":
-            return read_birth(SYSTEM.files, folder)
-        return read_checkpoint(SYSTEM.files, str(path), birth.store_id)
+            return read_identity(SYSTEM.files, folder)
+        return read_checkpoint(SYSTEM.files, str(path), identity.store_id)
 
     expected = read()
     damaged = [whole[:at] for at in range(len(whole))] + [whole + b"x"]
@@ -226,17 +226,17 @@ def test_every_flipped_bit_and_every_length_is_damage(
 
 def test_a_length_is_checked_before_it_is_allocated(store: Path) -> None:
     folder = str(store)
-    birth = read_birth(SYSTEM.files, folder)
-    path = Path(write_checkpoint(SYSTEM.files, folder, birth.catalogue()))
+    identity = read_identity(SYSTEM.files, folder)
+    path = Path(write_checkpoint(SYSTEM.files, folder, identity.catalogue()))
     header = checkpoint.CHECKPOINT.decode(path.read_bytes(), 0, str(path), 0)
     stored = path.read_bytes()[checkpoint.CHECKPOINT.size_bytes :]
     path.write_bytes(checkpoint.CHECKPOINT.encode({**header, "length": 1 << 60}) + stored)
     with pytest.raises(CorruptionError):
-        read_checkpoint(SYSTEM.files, str(path), birth.store_id)
+        read_checkpoint(SYSTEM.files, str(path), identity.store_id)
 
 
 def test_an_idempotency_key_is_used_once(full_change: CatalogChange) -> None:
-    state = apply(BIRTH.catalogue(), full_change)
+    state = apply(IDENTITY.catalogue(), full_change)
     with pytest.raises(InvalidArgumentError, match=r"spark-job-7.*timestamp 55"):
         apply(state, CatalogChange(committed_keys=[CommittedKey("spark-job-7", 60)]))
 
@@ -247,10 +247,10 @@ def test_an_idempotency_key_is_used_once(full_change: CatalogChange) -> None:
 def test_a_folder_with_nyala_json_is_a_store(tmp_path: Path, env: Env) -> None:
     assert not find_store(env, str(tmp_path / "nothing"))
     assert not find_store(env, str(tmp_path))
-    write_birth(env, str(tmp_path))
+    write_identity(env, str(tmp_path))
     assert find_store(env, str(tmp_path))
     with pytest.raises(StorageError, match="is a store already"):
-        write_birth(env, str(tmp_path))
+        write_identity(env, str(tmp_path))
 
 
 @pytest.mark.parametrize(
@@ -281,5 +281,5 @@ def test_the_error_names_another_format_version(store: Path) -> None:
         del fields["crc32c"]
         path.write_text(json.dumps({**fields, "crc32c": checkpoint._crc(fields)}))
         with pytest.raises(StorageError, match=f"version {version}") as error:
-            read_birth(SYSTEM.files, str(store))
+            read_identity(SYSTEM.files, str(store))
         assert ("update Nyala" in str(error.value)) == (version > FORMAT_VERSION)

@@ -23,7 +23,7 @@ import os
 import re
 from typing import Final
 
-from nyala.catalog.checkpoint import birth_path, write_birth
+from nyala.catalog.checkpoint import identity_path, write_identity
 from nyala.catalog.format import CHECKPOINTS_NAME
 from nyala.catalog.loading import find_store
 from nyala.env import Env
@@ -116,7 +116,7 @@ def prepare_folder(env: Env, path: str) -> None:
 
 def require_store(env: Env, path: str) -> None:
     """Check that there is a store at `path`. Raises: StorageError, and as `find_store`."""
-    if not (find_store(env, path) if env.is_local else env.files.exists(birth_path(path))):
+    if not (find_store(env, path) if env.is_local else env.files.exists(identity_path(path))):
         raise StorageError(
             f"there is no Nyala store at {path!r}: give a store's folder, or connect without read_only to create one",
             path=path,
@@ -125,7 +125,7 @@ def require_store(env: Env, path: str) -> None:
 
 def create_store(env: Env, path: str) -> None:
     """Create the store's files and folders that do not exist yet. Requires the writer's lock."""
-    if not env.files.exists(birth_path(path)):
-        write_birth(env, path)
+    if not env.files.exists(identity_path(path)):
+        write_identity(env, path)
     for name in (WAL_NAME, DATA_NAME, STAGING_NAME, CHECKPOINTS_NAME):
         env.files.make_dirs(os.path.join(path, name))
