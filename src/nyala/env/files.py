@@ -130,7 +130,7 @@ class RandomFile(Protocol):
         ...
 
     def close(self) -> None:
-        """Close the file. No other thread may be inside of `read`."""
+        """Close the file. No other thread may be reading it."""
         ...
 
 
@@ -164,21 +164,31 @@ class Files(Protocol):
         ...
 
     def bind(self, folder: str) -> Files:
-        """Return a `Files` that is bound to this existing folder (F5). The caller must close it."""
+        """Return a `Files` that keeps using this folder, even if another one takes its path (F5).
+
+        The folder must exist. The caller must close the result.
+        """
         ...
 
     def watch(self, path: str) -> None:
-        """If bound: check before each later change that `path` is still the same file (F5)."""
+        """From now on, check before each change that `path` is still the same file (F5).
+
+        Has no effect if this object is not bound to a folder.
+        """
         ...
 
     def check_bound(self) -> None:
-        """If bound: raise StorageError if a change would be rejected (F5). Cost: two system calls."""
+        """Raise StorageError if the bound folder was moved or replaced, as a change would (F5).
+
+        Has no effect if this object is not bound to a folder. Cost: two system calls.
+        """
         ...
 
     def close(self) -> None:
-        """If bound: close every descriptor, also of files that are open for reading.
+        """Close the bound folder, and all files in it that are open for reading.
 
-        Later reads of these files raise StorageError. May be called twice.
+        Later reads of these files raise StorageError. May be called twice. Has no effect if this
+        object is not bound to a folder.
         """
         ...
 
@@ -196,11 +206,14 @@ class Files(Protocol):
     def read_all(self, path: str) -> bytes: ...
 
     def write_at(self, path: str, offset: int, data: Bytes) -> None:
-        """Write in place without a sync (F4); the file is created if it is missing."""
+        """Write `data` at `offset` of a file, and create the file if it is missing.
+
+        The data may be lost in a power cut until `sync_file` has returned (F4).
+        """
         ...
 
     def sync_file(self, path: str) -> None:
-        """Make the data of `write_at` durable, but not the file's name (F2)."""
+        """Make the data of `write_at` durable. The name of a new file also needs `sync_dir` (F2)."""
         ...
 
     def write_atomic(self, path: str, data: bytes) -> None:
@@ -262,19 +275,19 @@ class Files(Protocol):
         ...
 
     def preallocate(self, path: str, length: int) -> None:
-        """Create a file of `length` meaningless bytes with allocated blocks, and its folder.
+        """Create a file that occupies `length` bytes of the disk, with undefined content.
 
-        The file is not synced. Raises: StorageError, and then the file does not exist. The error's
-        errno is ENOSPC or EDQUOT if there is no space.
+        Creates the file's folder if it is missing. Syncs nothing. Raises: StorageError, and then
+        the file does not exist. The error's errno is ENOSPC or EDQUOT if there is no space.
         """
         ...
 
     def sync_dir(self, path: str) -> None:
-        """Make the names in a folder durable (F2)."""
+        """Make all earlier `create`, `rename` and `unlink` calls in a folder durable (F2)."""
         ...
 
     def lock(self, path: str, *, create: bool = True) -> FileLock | None:
-        """Take the lock on a file; return None if it is held.
+        """Lock a file exclusively; return None if another owner has the lock.
 
         create: create the file if it is missing. Otherwise a missing file raises MissingFileError.
         """
@@ -327,7 +340,10 @@ def storage_error(error: OSError, verb: str, path: str) -> StorageError:
 
 
 def write_atomic(files: Files, path: str, data: bytes) -> None:
-    """Implement `Files.write_atomic` by other operations of `files`. Tests let each of them fail."""
+    """Do the same as `Files.write_atomic`, by other operations of `files`.
+
+    `PosixFiles` and its test versions call it, so that a test can let each operation fail.
+    """
     # Each thread has its own name, so that two writers of one path never share a temporary file.
     temporary = f"{path}.{os.getpid()}-{threading.get_ident():x}.tmp"
     files.unlink(temporary, missing_ok=True)

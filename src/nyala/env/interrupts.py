@@ -69,7 +69,7 @@ def _hold_back() -> None:
 
 
 def _let_through() -> None:
-    """Restore the handlers, and call those whose signals came. The handlers may raise."""
+    """End the delay: restore the handlers, and call those whose signals came. They may raise."""
     handlers = _State.handlers
     try:
         _restore(handlers)
@@ -125,9 +125,9 @@ _CHECKS: Final = _Checks()
 
 
 class Cancellable:
-    """Makes `checkpoint` and `Interruptible` call `check` in this thread, during a `with` block.
+    """Makes the work in a `with` block cancellable: `check` raises an error to end it.
 
-    `check` may raise, to end the work of the block.
+    `checkpoint` and `Interruptible` call `check` when this thread reaches them.
     """
 
     __slots__ = ("_before", "_check")
@@ -150,7 +150,7 @@ def _check() -> None:
 
 
 def checkpoint() -> None:
-    """Call the handlers of signals that came, and the check of `Cancellable`. Both may raise.
+    """Call the handlers of delayed signals, and the check of `Cancellable`. Both may raise.
 
     Long loops inside `Uninterrupted` call this. Cost: a microsecond.
     """
@@ -161,7 +161,7 @@ def checkpoint() -> None:
 
 
 class Interruptible:
-    """Allows signal handlers to run in a `with` block inside `Uninterrupted`."""
+    """Lets signal handlers run at once in its `with` block, although it is inside `Uninterrupted`."""
 
     __slots__ = ("_depth",)
 

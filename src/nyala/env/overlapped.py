@@ -22,7 +22,7 @@ _Result = TypeVar("_Result")
 def each(
     files: Files, work: Callable[[_Item], _Result], items: Iterable[_Item], threads: int = _THREADS
 ) -> list[_Result]:
-    """Call `work` with each item, in `threads` threads; return the results in the order of the items.
+    """Call `work` with each item, in several threads; return the results in the order of the items.
 
     The calling thread works too, so the work is done even if no other thread can be started. If
     `files` are a test's replacement of the system's files, the calling thread does all work.

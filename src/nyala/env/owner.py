@@ -26,7 +26,7 @@ _ANCESTORS_MAX: Final = 16
 
 @functools.cache
 def _domain() -> str | None:
-    """Return the domain of this process's marks; None if this system has no marks."""
+    """Return the domain (machine, boot and pid namespace) of this process; None if not Linux."""
     try:
         with open("/proc/sys/kernel/random/boot_id", "rb") as file:
             boot = file.read().strip()
@@ -49,7 +49,7 @@ def _stat(pid: int) -> tuple[str, str, int, int] | None:
 
 
 def process_mark(pid: int | None = None) -> str | None:
-    """Return the mark of a living process, by default this one; None if it cannot be read."""
+    """Return the mark that identifies a living process (default: this one); None if unreadable."""
     domain = _domain()
     found = _stat(os.getpid() if pid is None else pid)
     if domain is None or found is None:

@@ -190,7 +190,7 @@ class _Descriptor:
 
 
 class _Folder:
-    """The folder to which files are bound (F5)."""
+    """The open folder of a store. `check` raises an error if it was moved or replaced (F5)."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -295,7 +295,7 @@ class _IdleDescriptors:
         self.tokens: Final = itertools.count()  # each open file takes one
 
     def take(self, token: int) -> int | None:
-        """Take out the file's descriptor, which must be given back; None if no descriptor is idle."""
+        """Take the idle descriptor of a file, or None. The caller must `give` it back."""
         entry = self._descriptors.pop(token, None)
         return None if entry is None else entry[0]
 
@@ -520,7 +520,7 @@ class _PosixFileLock:
             os.close(fd)
 
     def close_copy(self) -> None:
-        """Close the descriptor. The lock ends when no process has it open."""
+        """Close this process's descriptor. The lock ends when every process has closed its copy."""
         fd, self._fd = self._fd, -1
         if fd >= 0:
             os.close(fd)
@@ -544,7 +544,7 @@ class PosixFiles:
     _vanished: Callable[[str], Error] | None = None
 
     def __init__(self, folder: _Folder | None = None, vanished: Callable[[str], Error] | None = None) -> None:
-        """folder: the folder to be bound to (F5). vanished: see `Files.without_lease`."""
+        """folder: the bound folder (F5), or None. vanished: see `Files.without_lease`."""
         self._folder = folder
         self._vanished = vanished
 
@@ -574,7 +574,7 @@ class PosixFiles:
         return _location(self._folder, path)
 
     def _locate_for_change(self, path: str) -> _Location:
-        """If bound, check that a change is allowed (F5). Return the path's location."""
+        """Return a path's location. Raises StorageError if the bound folder was moved (F5)."""
         if self._folder is not None:
             self._folder.check()
         return _location(self._folder, path)
@@ -637,7 +637,7 @@ class PosixFiles:
 
     @contextlib.contextmanager
     def _opened(self, path: str, verb: str, flags: int, location: _Location | None = None) -> Iterator[int]:
-        """Yield a descriptor. Raises: StorageError for an OSError of the opening and of the `with` block."""
+        """Open a file, and yield its descriptor. An OSError in the block becomes StorageError."""
         at = self._locate(path) if location is None else location
         fd = _call(verb, path, lambda: os.open(at.name, flags | os.O_CLOEXEC, 0o666, dir_fd=at.fd))
         try:

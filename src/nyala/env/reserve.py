@@ -52,7 +52,13 @@ def is_full(error: BaseException) -> bool:
 
 
 class Reserve:
-    """The reserve of the store at `directory`. A writer creates it by `grow`; readers only release pieces."""
+    """Disk space that a store holds back for operations that must work on a full disk.
+
+    The space is files of 512 KiB, called pieces. A writer allocates them by `grow`. A reader only
+    deletes pieces.
+
+    directory: the store's folder.
+    """
 
     def __init__(self, files: Files, directory: str) -> None:
         self._files = files
@@ -72,11 +78,14 @@ class Reserve:
         return [os.path.join(self._folder, name) for name in self._files.list_dir(self._folder)]
 
     def has_pieces(self) -> bool:
-        """Whether the reserve has a piece."""
+        """Whether the reserve has at least one piece (a file of 512 KiB)."""
         return bool(self._pieces())
 
     def grow(self, data_bytes: int) -> None:
-        """Adjust the reserve to the size of the store's data (V2). Never raises StorageError."""
+        """Allocate pieces until the reserve fits the size of the store's data.
+
+        Never raises StorageError, because a store works without a reserve too (V2).
+        """
         with self._lock:
             try:
                 for path in self._pieces():
@@ -92,7 +101,10 @@ class Reserve:
             self.fill()
 
     def fill(self) -> bool:
-        """Allocate missing pieces, unless the reserve is in use. Return whether no piece is missing."""
+        """Allocate missing pieces. Return whether the reserve is complete.
+
+        Allocates nothing while `use` runs an action with the space of the reserve.
+        """
         with self._lock:
             if self._uses:
                 return not self._missing
@@ -111,7 +123,9 @@ class Reserve:
             return True
 
     def is_open_to_writes(self, new_file: bool) -> bool:
-        """Allocate missing pieces; return whether an ordinary write may use the free space (V1).
+        """Return whether an ordinary write may run, because it leaves the reserve its space (V1).
+
+        If pieces are missing, allocates them first.
 
         new_file: whether the write creates a file.
         """
@@ -123,7 +137,7 @@ class Reserve:
         return not new_file or self._files.free_bytes(self._directory) < PIECE_BYTES
 
     def release(self, count: int = PIECES_MAX) -> bool:
-        """Delete up to `count` pieces of the reserve. Return whether at least one existed."""
+        """Delete up to `count` pieces to free their space. Return whether at least one existed."""
         with self._lock:
             try:
                 pieces = self._pieces()[-count:]
@@ -136,7 +150,9 @@ class Reserve:
             return bool(pieces)
 
     def use(self, action: Callable[[], _T]) -> _T:
-        """Call `action`. If the disk is full, release the reserve and call `action` again.
+        """Call `action`. If the disk is full, delete the reserve and call `action` again.
+
+        Afterwards the reserve is allocated again.
 
         action: an operation that frees space or must not fail. If it raises, it must have changed
         nothing, because it may be called again.
@@ -164,7 +180,7 @@ class Reserve:
         return True
 
     def take(self, action: Callable[[], _T]) -> _T:
-        """Call `action`. While it fails because the disk is full, release one piece and repeat.
+        """Call `action`. While it fails because the disk is full, delete one piece and repeat.
 
         action: a small operation that must work on a full disk, such as writing a lease.
         """
