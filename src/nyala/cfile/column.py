@@ -20,15 +20,15 @@ class ColumnKey(NamedTuple):
     """Identifies a column within its file, by role, group and column id.
 
     The role says what the column contains: values of a user's column, encoded keys, a bloom filter,
-    or the rowids, timestamps and values of changes (`format.ROLES`).
+    or the rowids, timestamps and values of changes (`format.ROLES`). In a delta file, the value
+    columns of one group share one column of rowids and one of timestamps.
 
     It is a tuple and not a dataclass, because every access to a column hashes and compares the key,
     and tuples do this faster.
     """
 
     role: int
-    # Delta files: the columns of one group share rowids and timestamps. Encoded keys: the file has
-    # the key of every 2^group-th row.
+    # Encoded keys: the file has the key of every 2^group-th row.
     group: int = 0
     column_id: int = 0  # the schema's id; negative for LIVENESS; 0 for keys, bloom, rowids and timestamps
 
@@ -38,7 +38,7 @@ class ColumnKey(NamedTuple):
 
 @dataclass(frozen=True)
 class ColumnWriteSpec:
-    """How to store a column. If its type or values do not allow `encoding`, it gets another one."""
+    """How to store a column. If its type or values do not allow `encoding`, another one is used."""
 
     key: ColumnKey
     type: ColumnType

@@ -336,10 +336,7 @@ class ColumnReader:
         return joined.take(array_of_numbers(positions))
 
     def _blocks_at_once(self, count: int) -> int:
-        """Return how many blocks `gather` reads before it takes their values.
-
-        These blocks must fit into the cache.
-        """
+        """Return how many of `count` blocks `gather` reads at a time, so that they fit the cache."""
         cache = self._source.cache
         if count <= _BLOCKS_FEW or cache is None:
             return count
@@ -390,7 +387,7 @@ class ColumnReader:
         return form.fixed_array(values, len(array), validity, array.null_count)
 
     def _bound(self, test: ColumnTest) -> BoundPredicate:
-        """Prepare `test` for the blocks of this column: find the stored numbers that satisfy it.
+        """Return `test` with the stored numbers (values or dictionary codes) that satisfy it.
 
         Cost: the first call for a test evaluates it on every dictionary entry.
         """
@@ -407,10 +404,7 @@ class ColumnReader:
         return predicate
 
     def _blocks_of(self, lower: int, upper: int) -> range:
-        """Return the numbers of the blocks that contain the ordinals [lower, upper).
-
-        There must be at least one ordinal.
-        """
+        """Return the numbers of the blocks that contain the ordinals [lower, upper), at least one."""
         shift = self.footer.rows_per_block_log2
         return range(lower >> shift, ((upper - 1) >> shift) + 1)
 

@@ -259,7 +259,7 @@ class ColumnFooter(LazyValues):
             raise damaged(f"expected the number of a column type, found {type_code} ({error})") from error
         if (role == BLOOM) != (type_code == format.TYPE_BLOOM) or (role == KEY and form.kind != BYTES):
             raise damaged(
-                f"expected a type for a column of role {format.ROLES.get(role, role)}, found "
+                f"expected a type that a column of role {format.ROLES.get(role, role)} may have, found "
                 f"{format.TYPES[type_code]}"
             )
         encoding = encoding_by_code(encoding_code)
@@ -283,7 +283,7 @@ class ColumnFooter(LazyValues):
         index_length = block_count * sum(np.dtype(dtype).itemsize for dtype in index_dtypes)
         if format.FOOTER.size + index_length + zone_length + keys_length != body_length:
             raise damaged(
-                f"expected parts of {body_length} bytes together, found "
+                f"expected the footer's parts to have {body_length} bytes together, found "
                 f"{format.FOOTER.size + index_length + zone_length + keys_length}"
             )
         position = format.FOOTER.size
@@ -315,7 +315,7 @@ class ColumnFooter(LazyValues):
             raise damaged(f"expected no dictionary entries without a dictionary, found {dictionary_count}")
         if bool(flags & format.COLUMN_HAS_ZONE_MAP) == (role in (KEY, BLOOM)):
             raise damaged(
-                "expected a zone map in every column except those of role key and bloom, found flags "
+                "expected a zone map in every column except encoded keys and bloom filters, found flags "
                 f"{flags:#06x}"
             )
         if dictionary_count > 1 << format.ROWS_PER_BLOCK_LOG2_MAX:
@@ -379,7 +379,7 @@ def _physical_by_code(code: int, precision: int, scale: int, length: int) -> Phy
     if code in _DECIMALS:
         form = physical(ColumnType("decimal", precision=precision, scale=scale))
         if form.code != code:
-            raise SchemaError(f"decimal({precision},{scale}) has a different number")
+            raise SchemaError(f"decimal({precision},{scale}) has type number {form.code}")
         return form
     if code == format.TYPE_VARCHAR:
         return physical(ColumnType("varchar", length=length))

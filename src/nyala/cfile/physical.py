@@ -138,7 +138,7 @@ class Physical:
     def fixed_array(
         self, values: pa.Buffer, row_count: int, validity: pa.Buffer | None = None, null_count: int = 0
     ) -> pa.Array:
-        """Return an Arrow array of type `arrow` over stored values of kind `fixed`.
+        """Return an Arrow array of type `arrow` over stored values of fixed width.
 
         Values are copied only if they are decimals of 4 or 8 bytes and become decimal128.
 

@@ -187,7 +187,7 @@ class CFileReader:
             or column.code != format.TYPE_BLOOM
         ):
             raise CorruptionError(
-                f"expected the blocks of a bloom filter before its footer, found {count} blocks",
+                f"expected the blocks of a bloom filter between the file's head and its footer, found {count} blocks",
                 self.path,
                 column.place.offset,
             )
@@ -349,7 +349,7 @@ class CFileReader:
             directory.get(key) != place for key, place in self._all_places().items()
         ):
             raise CorruptionError(
-                "expected the columns and footer offsets of the catalogue, found others", self.path
+                "expected the columns and footer offsets that the catalogue has, found others", self.path
             )
         extents = []
         derived: SummaryError | None = None

@@ -62,7 +62,7 @@ def changed(footer: bytes, field: str, value: int) -> bytes:
         ("type", 2, "expected the number of a column type, found 2"),
         ("type", format.TYPE_DECIMAL64, "expected the number of a column type, found 16"),
         ("type", format.TYPE_VARCHAR, "expected the number of a column type, found 19"),
-        ("type", format.TYPE_BLOOM, "expected a type for a column of role base, found bloom"),
+        ("type", format.TYPE_BLOOM, "expected a type that a column of role base may have, found bloom"),
         ("type", format.TYPE_INT64, "expected the numbers of an encoding"),
         ("encoding", format.ENCODING_BITSHUFFLE, "expected the numbers of an encoding"),
         ("encoding", 200, "expected the numbers of an encoding"),
@@ -73,15 +73,15 @@ def changed(footer: bytes, field: str, value: int) -> bytes:
         ("row count", 1 << 60, r"blocks for \d+ rows"),
         ("row count", 1001 + 512, r"blocks for \d+ rows"),
         ("block count", 0, r"blocks for \d+ rows"),
-        ("zone map length", 1 << 31, r"expected parts of \d+ bytes together"),
-        ("first keys length", 16, r"expected parts of \d+ bytes together"),
+        ("zone map length", 1 << 31, r"expected the footer's parts to have \d+ bytes together"),
+        ("first keys length", 16, r"expected the footer's parts to have \d+ bytes together"),
         ("compatible flags", format.COLUMN_HAS_ZONE_MAP | format.COLUMN_HAS_FIRST_KEYS, "expected a header"),
         ("dictionary offset", 0, "expected the dictionary between"),
         ("dictionary offset", 1 << 63, "expected the dictionary between"),
         ("dictionary length", (1 << 32) - 1, "expected the dictionary between"),
         ("dictionary count", 1 << 31, r"at most 2\^20 dictionary entries"),
         ("dictionary length", 0, "no dictionary entries without a dictionary, found 2"),
-        ("compatible flags", 0, "those of role key and bloom, found flags 0x0000"),
+        ("compatible flags", 0, "encoded keys and bloom filters, found flags 0x0000"),
         ("block offset", 0, "expected blocks between"),
         ("block offset", 31, "expected blocks between"),
         ("block offset", (1 << 64) - 8, "expected blocks between"),
@@ -102,7 +102,9 @@ def test_a_key_column_of_numbers_is_refused(files: MemoryFiles) -> None:
         writer.append_column(ColumnWriteSpec(COLUMN, parse_type("int64")), pa.array([1]))
         writer.finish()
     footer, offset = footer_of(files)
-    with pytest.raises(CorruptionError, match="expected a type for a column of role key, found int64"):
+    with pytest.raises(
+        CorruptionError, match="expected a type that a column of role key may have, found int64"
+    ):
         ColumnFooter.decode(changed(footer, "role", KEY), ColumnKey(KEY, 0, 10), PATH, offset)
 
 

@@ -66,15 +66,15 @@ _ENTRY_OVERHEAD_BYTES: Final = 512
 
 
 def new_owner() -> int:
-    """Return a number that no other reader of this process has."""
+    """Return an owner number for `BlockCache`, which no other reader of this process has."""
     return next(_owners)
 
 
 class BlockCache:
     """A cache of immutable values with a limit of bytes.
 
-    A value has an owner (see `new_owner`) and a key, which is any hashable object. The caller of
-    `put` gives the size of the value.
+    A value has an owner, the number of its reader (`new_owner`), and a key, which is any hashable
+    object. The caller of `put` gives the size of the value.
     """
 
     def __init__(self, limit_bytes: int) -> None:
@@ -227,7 +227,7 @@ class BlockCache:
                 self._evict(_CHEAP if cheap else _PROBATION)
 
     def _evict(self, kind: int) -> None:
-        """Remove the first entry of a kind, and add its name to the ghost list of the kind."""
+        """Evict the next entry of a kind, and add its name to the ghost list of the kind."""
         name, (_, size_bytes) = self._entries[kind].popitem(last=False)
         self._sizes_bytes[kind] -= size_bytes
         ghosts, ghosts_max = self._ghosts, _GHOSTS_MAX

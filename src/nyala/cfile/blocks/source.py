@@ -156,7 +156,7 @@ class BlockSource:
                 yield number, block
 
     def _coalesce(self, numbers: Sequence[int]) -> list[list[int]]:
-        """Group blocks that are adjacent in the file. One pread can read a group."""
+        """Return groups of blocks that are adjacent in the file, so that one pread reads a group."""
         runs: list[list[int]] = []
         run_end = run_length = 0
         for number in numbers:
@@ -227,7 +227,7 @@ class BlockSource:
     def _read_values(
         self, form: Physical, offset: int, length: int, count: int, stats: ReadStats | None
     ) -> pa.Array:
-        """Read and decode a plain block of `count` values that are not rows: the dictionary."""
+        """Read and decode the dictionary: a block of `count` values in the plain encoding."""
         data = self._read(offset, length, stats, 0)
         path = self._reader.path
         block = self._reader.checked(

@@ -99,10 +99,10 @@ class _AlpEncoder(BlockEncoder):
 def _without_outliers(
     integers: npt.NDArray[np.int64], fits: npt.NDArray[np.bool_], width_bytes: int
 ) -> npt.NDArray[np.bool_]:
-    """Return one bool per integer: False if it should be an exception, because it is an outlier or
-    because `fits` is False.
+    """Return one bool per integer: False if its value is stored unchanged, as an exception.
 
-    The other integers are in a range of 2^n numbers, with the n that makes the block smallest.
+    Exceptions are integers that are False in `fits`, and outliers: integers outside of a range of
+    2^n numbers, with the n that makes the block smallest.
     Cost: two passes. If there may be outliers, also a sort.
     """
     fitting = integers if fits.all() else integers[fits]
@@ -143,9 +143,11 @@ def _decimals(
     near: npt.NDArray[np.bool_],
     size: int,
 ) -> bytes | None:
-    """Return the bytes of a block of layout "decimals", with exceptions where `near` is False.
+    """Return the bytes of a block that stores the values as integers.
 
     None if the block would not be smaller than `size` bytes.
+
+    near: False for exceptions, the values that the block stores unchanged.
     """
     exceptions = np.flatnonzero(~near)
     if len(exceptions) * (_POSITION_BYTES + values.itemsize) >= size:
@@ -213,7 +215,7 @@ class Alp(Encoding):
 
 
 def _divide(integers: npt.NDArray[np.int64], exponent: int, out: npt.NDArray[Any]) -> None:
-    """Write integer / 10^exponent of each integer to `out`.
+    """Write integer / 10^exponent to `out`, for each integer.
 
     Encoder and decoder both use this function, so they get the same values.
     """
@@ -226,7 +228,7 @@ def _divide(integers: npt.NDArray[np.int64], exponent: int, out: npt.NDArray[Any
 
 
 def _integers(values: npt.NDArray[Any], exponent: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
-    """Return (the integer of each value, whether the integer decodes to exactly that value)."""
+    """Return (value · 10^exponent, rounded; whether this integer decodes to the same value)."""
     with np.errstate(invalid="ignore", over="ignore"):
         scaled = np.rint(values.astype(np.float64) * _POWERS[exponent])
         fits = np.abs(scaled) <= _INTEGER_MAX
@@ -242,7 +244,7 @@ def _bits(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
 
 
 def _exponent(values: npt.NDArray[Any]) -> int | None:
-    """Return the exponent that needs the fewest bits for a sample of the values.
+    """Return the exponent (power of ten) that stores a sample of the values in the fewest bits.
 
     None if no exponent makes the sample smaller than plain values.
     """
@@ -274,9 +276,9 @@ def _exponent(values: npt.NDArray[Any]) -> int | None:
 
 
 def _framed(integers: npt.NDArray[Any], near: npt.NDArray[np.bool_]) -> bytes:
-    """Return the bytes of a frame with the integers.
+    """Encode the integers in a frame of reference, and return its bytes.
 
-    An integer with False in `near` is replaced by the last one before it with True.
+    near: False for exceptions. The frame stores the integer of an earlier row in their place.
     """
     if not near.all():
         before = np.maximum.accumulate(np.where(near, np.arange(len(near)), -1))

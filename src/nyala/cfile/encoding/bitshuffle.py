@@ -76,7 +76,7 @@ def unshuffle_bits(frame: pa.Buffer, count: int, width_bytes: int) -> pa.Buffer:
         )
     if size != count * width_bytes or not 0 < block_size <= max(size, 1):
         raise ValueError(
-            f"expected {count * width_bytes} bytes in the frame, found {size} in blocks of {block_size}"
+            f"expected a frame of {count * width_bytes} unpacked bytes, found {size} in blocks of {block_size}"
         )
     values = allocate(size)
     try:
@@ -91,7 +91,7 @@ def unshuffle_bits(frame: pa.Buffer, count: int, width_bytes: int) -> pa.Buffer:
 
 @contextmanager
 def _on_this_thread() -> Iterator[Any]:
-    """Use Blosc on the calling thread only.
+    """Yield the module of Blosc, set to work on the calling thread only.
 
     On the main thread, numcodecs would take a lock and divide the work among its own threads.
     Blocks are too small to gain from this. And if Ctrl-C interrupted numcodecs while it takes the

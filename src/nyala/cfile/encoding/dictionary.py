@@ -130,7 +130,7 @@ def _codes(block: EncodedValues, entry_count: int) -> Frame:
         _check(int(np.frombuffer(codes, dtype).max(initial=0)), entry_count)
         return Frame(CODES, codes, rows, 0, 0, 1, 8 * dtype.itemsize, 0)
     if layout != format.CODES_PACKED:
-        raise ValueError(f"expected codes of layout {sorted(format.CODES)}, found {layout}")
+        raise ValueError(f"expected dictionary codes of layout {sorted(format.CODES)}, found {layout}")
     start = format.CODES_HEADER.size
     if data.size < start:
         raise ValueError(f"expected a header of {start} bytes before the codes, found {data.size}")

@@ -66,9 +66,10 @@ class _FrameEncoder(BlockEncoder):
     def _line(
         self, deltas: npt.NDArray[Any], bits: int, base: int, unit: int
     ) -> tuple[int, int, npt.NDArray[Any]] | None:
-        """Return (base, step, deltas) with a step other than 0; None if this does not save bits.
+        """Subtract a rising or falling line from the deltas, so that they need fewer bits.
 
-        deltas, bits, base, unit: the frame with step 0.
+        deltas, bits, base, unit: the frame before, with step 0.
+        Returns: (base, step, deltas) of the frame after; None if no line saves bits.
         """
         rows = len(deltas)
         if rows < 2 or bits > _LINE_BITS_MAX:

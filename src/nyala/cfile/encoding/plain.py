@@ -42,7 +42,7 @@ class _PlainEncoder(BlockEncoder):
 
 
 class Plain(Encoding):
-    """The encoding that every type and all values allow."""
+    """Stores values as they are. Every type and all values allow this encoding."""
 
     code = format.ENCODING_PLAIN
     name = "plain"

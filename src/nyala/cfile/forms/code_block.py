@@ -33,7 +33,7 @@ class CodeBlock(ColumnBlock):
 
     @staticmethod
     def of(frame: Frame, dictionary: pa.Array) -> CodeBlock:
-        """Create a block from packed codes, a frame of the form `CODES`, and the dictionary."""
+        """Create a block. frame: the packed codes, in the form `CODES`. dictionary: their entries."""
         return CodeBlock(FrameBlock(frame, CODES, CODES), dictionary)
 
     @property

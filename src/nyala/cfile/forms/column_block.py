@@ -86,7 +86,7 @@ class ColumnBlock(abc.ABC):
 
     @abc.abstractmethod
     def owning(self) -> ColumnBlock:
-        """Return a copy of the block that owns all memory that it refers to."""
+        """Return a copy of the block in its own memory, so that a longer read is not kept alive."""
 
     def with_nulls(self, validity: Validity) -> ColumnBlock:
         """Return a block of more rows: NULL where `validity` says so, elsewhere this block's values."""

@@ -61,7 +61,10 @@ def line_fits(form: Physical, base: int, step: int, rows: int, delta_max: int) -
 
 @dataclass(frozen=True, eq=False)
 class Frame:
-    """An encoded block: a packed delta per row, and value = base + step · row + unit · delta."""
+    """An encoded block of numbers: it stores a packed integer, the delta, for each row.
+
+    The number of a row is base + step · row + unit · delta.
+    """
 
     form: Physical
     data: pa.Buffer
@@ -74,7 +77,7 @@ class Frame:
 
     @staticmethod
     def parse(form: Physical, data: pa.Buffer, rows: int) -> Frame:
-        """Return the frame for the bytes of a block. Raises ValueError for invalid bytes."""
+        """Return the frame that the bytes of a block contain. Raises ValueError for invalid bytes."""
         header_size = format.FOR_HEADER.size
         if data.size < header_size:
             raise ValueError(f"expected a header of {header_size} bytes, found {data.size}")
@@ -98,7 +101,7 @@ class Frame:
         return int(self.data.size)
 
     def owning(self) -> Frame:
-        """Return a copy of the frame that owns its bytes."""
+        """Return a copy of the frame with its own copy of the bytes."""
         return replace(self, data=pa.py_buffer(self.data.to_pybytes()))
 
     def decode_into(self, out: pa.Buffer, at: int, width: int, lower: int, upper: int) -> Fill:
@@ -124,7 +127,7 @@ class Frame:
         )  # fmt: skip
 
     def matches(self, numbers: NumberSet, lower: int, upper: int) -> npt.NDArray[np.bool_]:
-        """Return a mask of the rows [lower, upper): True if the row's value is in `numbers`."""
+        """Return a mask of the rows [lower, upper): True for a row whose value is in `numbers`."""
         count = upper - lower
         deltas = self._matching_deltas(numbers)
         if deltas is None:

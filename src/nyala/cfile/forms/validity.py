@@ -92,7 +92,7 @@ class Validity:
         return np.frombuffer(self._scatter(pa.py_buffer(mask.view(np.uint8)), 1), np.bool_)
 
     def owning(self) -> Validity:
-        """Return a copy of the validity that owns its bitmap."""
+        """Return a copy of the validity with its own copy of the bitmap."""
         return Validity(pa.py_buffer(self.bitmap.to_pybytes()), self.row_count)
 
     def _bytes(self) -> npt.NDArray[np.uint8]:

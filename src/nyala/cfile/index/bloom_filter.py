@@ -99,7 +99,8 @@ class BloomFilter:
         return missing
 
     def may_contain_one(self, key_hash: int) -> bool:
-        """Do the same as `may_contain` for one hash. Python integers are faster here than NumPy."""
+        """Return False if certainly no inserted key has this hash. Faster than `may_contain`."""
+        # For one hash, Python integers are faster than NumPy.
         block = (key_hash >> 32) * len(self._words) >> 32
         if not self._loaded[block // self._page_blocks]:
             self._load(np.array([block // self._page_blocks]))

@@ -63,7 +63,7 @@ SETTING: Final = "NYALA_KERNELS"
 
 
 def _choose() -> str:
-    """Return the full name of the module whose kernels to use."""
+    """Return the full name of the module that implements the kernels in this process."""
     setting = os.environ.get(SETTING, "")
     if setting not in ("", "plain", "compiled"):
         raise InvalidArgumentError(
@@ -78,7 +78,7 @@ def _choose() -> str:
             name = f"{name}_avx2"
             module = importlib.import_module(name)
         if (revision := getattr(module, "REVISION", "unknown")) != REVISION:
-            raise ImportError(f"they were compiled from revision {revision} of the source, not {REVISION}")
+            raise ImportError(f"the kernels were compiled from revision {revision}, not {REVISION}")
     except ImportError as error:
         if setting:
             raise InvalidArgumentError(

@@ -22,9 +22,10 @@ CHECKED: Final = False
 
 
 class Fill(NamedTuple):
-    """A job for `fill`: write base + step · row + unit · delta for some rows of a frame.
+    """A job for `fill`: decode some rows of a frame of reference into the memory of an Arrow array.
 
-    The numbers must fit `width` bytes. FOR-fits of `forms.frame` guarantees this.
+    A row's number is base + step · row + unit · delta, where delta is the row's packed integer. The
+    numbers must fit `width` bytes, as invariant FOR-fits of `forms.frame` guarantees.
     """
 
     data: pa.Buffer
@@ -45,8 +46,9 @@ class Fill(NamedTuple):
 
 
 def fill(jobs: Sequence[Fill]) -> None:
-    """Write the numbers of all jobs. The compiled kernel releases the interpreter lock once for all
-    of them.
+    """Run all jobs: decode each job's packed integers, and write the numbers to its memory.
+
+    The compiled kernel releases the interpreter lock once for all jobs.
     """
     for job in jobs:
         _fill(job)
@@ -56,10 +58,12 @@ def in_range(
     data: pa.Buffer, start: int, bits: int, count: int, lower: int, upper: int, least: int, greatest: int,
     out: npt.NDArray[np.uint8],
 ) -> None:  # fmt: skip
-    """Write one byte to `out` per row of [lower, upper): whether its delta is in [least, greatest].
+    """Say for each row of [lower, upper) whether its packed integer is in [least, greatest].
 
-    data, start, bits, count: a frame of `count` rows. Its deltas of `bits` bits begin at byte
-    `start` of `data`.
+    Writes one byte per row to `out`, 0 or 1.
+
+    data, start, bits, count: a block of `count` packed integers (deltas) of `bits` bits each, which
+    begin at byte `start` of `data`.
     least, greatest: at most `bits` bits each, and least <= greatest.
     """
     deltas = unpack_bits(data, start, bits, count, lower, upper)
@@ -71,7 +75,9 @@ def in_table(
     data: pa.Buffer, start: int, bits: int, count: int, lower: int, upper: int,
     table: npt.NDArray[np.uint8], out: npt.NDArray[np.uint8],
 ) -> None:  # fmt: skip
-    """Write one byte to `out` per row of [lower, upper): the item of `table` at the row's delta.
+    """Look up the packed integer (delta) of each row of [lower, upper) in `table`.
+
+    Writes one byte per row to `out`: the item of `table` at the position delta.
 
     data, start, bits, count: as in `in_range`, with at most 32 bits.
     Raises: ValueError for a delta outside of the table.
@@ -96,12 +102,12 @@ def mask_positions(mask: npt.NDArray[np.uint8], out: npt.NDArray[np.int64]) -> i
 
 
 def max_delta(data: pa.Buffer, start: int, bits: int, count: int) -> int:
-    """Return the greatest delta of a frame, 0 without rows. For the arguments see `in_range`."""
+    """Return the greatest packed integer of a block, 0 without rows. Arguments as in `in_range`."""
     return int(unpack_bits(data, start, bits, count).max(initial=0))
 
 
 def delta_at(data: pa.Buffer, start: int, bits: int, count: int, row: int) -> int:
-    """Return the delta of one row. For the arguments see `in_range`.
+    """Return the packed integer of one row. Arguments as in `in_range`.
 
     The compiled kernel does not release the interpreter lock.
     """
@@ -111,7 +117,7 @@ def delta_at(data: pa.Buffer, start: int, bits: int, count: int, row: int) -> in
 
 
 def scatter(bitmap: pa.Buffer, rows: int, values: pa.Buffer, width: int, out: pa.Buffer) -> None:
-    """Write to `out` the next value for each row with a 1-bit in `bitmap`, zeros for other rows.
+    """Write the values to the rows that have a 1-bit in `bitmap`, in order; other rows get zeros.
 
     values: one per 1-bit, of `width` bytes (1, 2, 4, 8 or 16).
     Raises: ValueError if there are more or fewer values than 1-bits.
@@ -182,7 +188,7 @@ def _expect_ones(ones: int, count: int) -> None:
 
 
 def _fill(job: Fill) -> None:
-    """Write the numbers of one job. Computes modulo 2^64, which is right if the results fit."""
+    # Computes modulo 2^64, which is right if the results fit.
     if job.rows is None:
         rows = np.arange(job.lower, job.upper)
         deltas = unpack_bits(job.data, job.start, job.bits, job.block_rows, job.lower, job.upper)
@@ -203,7 +209,7 @@ def _fill(job: Fill) -> None:
 
 
 def gather_views(codes: npt.NDArray[np.int32], entries: npt.NDArray[Any], out: pa.Buffer) -> None:
-    """Write the dictionary entry of each code to `out`. For an invalid code, write any entry.
+    """Write the string view of each code's dictionary entry to `out`; any view for invalid codes.
 
     entries: Arrow string views of 16 bytes each, at least one.
     """
@@ -237,9 +243,10 @@ def copy_entries(
     ends: npt.NDArray[np.int32],
     out: pa.Buffer,
 ) -> None:
-    """Copy the dictionary entry of each code into `out`, one after another.
+    """Copy the text of each code's dictionary entry into `out`, one after another.
 
-    ends: from `entry_ends`. The bytes of `out` after the last entry are undefined.
+    starts, entries: where each dictionary entry begins, and the bytes of all entries.
+    ends: from `entry_ends`. The bytes of `out` after the last text are undefined.
     """
     array = pa.Array.from_buffers(pa.binary(), len(starts) - 1, [None, pa.py_buffer(starts), entries])
     size = int(ends[-1])
