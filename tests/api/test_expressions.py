@@ -106,7 +106,7 @@ def test_parameters_are_values_and_never_sql(table: nyala.Table) -> None:
 WRONG: list[tuple[Callable[[nyala.Table], Any], str]] = [
     (lambda t: t.count("k = ?"), "params=[…] has no values"),
     (lambda t: t.count("k = ? OR k = ?", params=[1]), "params=[…] has 1 values"),
-    (lambda t: t.count("k = ?", params=[1, 2]), "params has 2 values, but the text has 1 parameters ?"),
+    (lambda t: t.count("k = ?", params=[1, 2]), "params has 2 values, but the text has 1 question marks"),
     (lambda t: t.count("k = :a", params={"b": 1}), "'a' is missing"),
     (
         lambda t: t.count("k = :a", params={"a": 1, "b": 1}),

@@ -335,7 +335,7 @@ class Schema(LazyValues):
 
     @lazy_value
     def immutable_ids(self) -> frozenset[int]:
-        """The ids of the columns that never change after the insert of their row."""
+        """The ids of the columns whose values never change after the insert of their row."""
         return frozenset([column.id for column in self.columns if column.immutable])
 
     @lazy_value
@@ -359,9 +359,10 @@ class Schema(LazyValues):
         return found
 
     def by_quoted_name(self, name: str) -> ColumnSchema:
-        """`by_name` for a name that an SQL text has in double quotes.
+        """Return the column for a name that an SQL text has in double quotes.
 
-        The user may have meant a text, so the error explains that texts take single quotes.
+        Raises: ColumnNotFoundError. It explains that texts take single quotes, because the user may
+        have meant a text.
         """
         if name not in self:
             text = "'" + name.replace("'", "''") + "'"

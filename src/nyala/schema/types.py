@@ -355,12 +355,13 @@ EXACT_DECIMALS: Final = decimal.Context(prec=100, Emin=-1000, Emax=1000, traps=[
 
 
 def to_canonical(type: ColumnType, value: Any) -> Any:
-    """Convert a Python value of the type, such as a default or a value from a scan, to canonical
-    form.
+    """Convert a Python value to canonical form: dates, datetimes and Decimals become ints.
 
-    The value must fit the type; `nyala.schema.conversion.cast.cast_value` converts values that
-    users give. A naive datetime is in UTC. An int for a date, timestamp or decimal is already in
-    canonical form.
+    A date becomes days since 1970, a timestamp microseconds since 1970, and a decimal the integer
+    without its point. Other values, also ints of these types, are returned unchanged. A naive
+    datetime is in UTC.
+
+    value: must fit the type. `nyala.schema.conversion.cast.cast_value` converts values of users.
     """
     if value is None:
         return None

@@ -182,7 +182,7 @@ class ZoneMap:
         return functools.reduce(Zone.merge, map(self.zone, range(len(self))), Zone(None, None, 0, 0))
 
     def number_bounds(self) -> tuple[int, int] | None:
-        """Return the least and greatest canonical number of all blocks.
+        """Return the least and greatest value of all blocks, as integers in canonical form.
 
         Only for integers, dates, timestamps and decimals of 4 or 8 bytes. None for other types, and
         if any block has no bounds or has min > max.

@@ -56,9 +56,9 @@ class CanonicalData:
 
 @dataclass(frozen=True)
 class _Plan:
-    """How to check data of one Arrow schema. `columns` is empty if only `convert` can process such
-    data.
+    """The checks that `take_canonical` makes for data of one Arrow schema.
 
+    `columns` is empty if only `convert` can process such data.
     The last five fields are the positions of columns that need a check. `not_null` columns are
     checked for NULL, `dates` and `times` for their ranges, `varchars` for their lengths, and
     `variable` columns for the size of each value.

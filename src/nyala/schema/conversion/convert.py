@@ -638,8 +638,8 @@ def default_array(column: ColumnSchema, n: int, which: Literal["write", "read"] 
     """Return an array of `n` copies of the column's default, or of NULL without a default.
 
     which: "write": the default for an insert that omits the column, which must not be required.
-           "read": the default for rows that are older than the column. A NOT NULL column without
-           such a default was dropped. The result is NULL, which no scan returns.
+           "read": the default for rows that are older than the column. It may be missing for a
+           NOT NULL column that was dropped; then the result is NULL, which no scan returns.
     """
     default = column.write_default if which == "write" else column.read_default
     if default is NO_DEFAULT or default is None:

@@ -187,7 +187,7 @@ class LongColumn:
         return np.flatnonzero((self._rows < 0) | null.take(self._rows, mode="clip"))
 
     def _failures(self, values: list[pa.Array] | None) -> Iterator[Failure]:
-        """Convert all sources, and yield the failures. Their rows are positions in the sources.
+        """Convert all sources, and yield the failures. Their rows count through all sources.
 
         values: receives the converted arrays; None discards them.
         """

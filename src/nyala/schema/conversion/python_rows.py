@@ -28,7 +28,7 @@ _VALUES: Final = (str, bytes, bool, int, float, decimal.Decimal, dt.date, dt.tim
 
 
 def with_names(data: Any, names: Sequence[str], operation: str) -> Any:
-    """Return rows that are tuples or dataclasses as a dict of columns.
+    """Convert rows that are tuples or dataclasses to a dict of columns; return other data unchanged.
 
     Raises: InvalidArgumentError if a tuple has another length than `names`, or rows have different
     forms.
@@ -43,8 +43,9 @@ def with_names(data: Any, names: Sequence[str], operation: str) -> Any:
 
 
 def key_columns_of(keys: Any, names: Sequence[str], operation: str) -> Any:
-    """Return one key or a list of keys as a dict of the key columns `names`.
+    """Convert one key or a list of keys to a dict with a list of values per key column.
 
+    Data in other forms, such as a DataFrame, is returned unchanged.
     Raises: InvalidArgumentError for a key with too few or too many values.
     """
     if isinstance(keys, _VALUES) and keys is not None:

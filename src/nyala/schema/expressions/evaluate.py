@@ -98,8 +98,9 @@ _FEW_OF: Final = 8
 
 
 def _array(array: pa.Array | pa.ChunkedArray, column: ColumnSchema) -> pa.Array:
-    """Return a column as one array: of its canonical type, of dictionary codes, or of decimals of 4
-    or 8 bytes.
+    """Return a column as one array that the conditions can test.
+
+    It has the canonical type of the column, is dictionary-encoded, or has decimals of 4 or 8 bytes.
     """
     if isinstance(array, pa.ChunkedArray):
         array = array.combine_chunks()
@@ -207,8 +208,9 @@ class BoundNull(_OneColumn):
 
 @dataclass(frozen=True)
 class BoundCompare(_OneColumn):
-    """`column op value`, with a canonical value of the column's type. For bool columns there is
-    BoundIn instead.
+    """`column op value`, such as n < 5. The value is in canonical form (see `nyala.schema.types`).
+
+    Not for bool columns, for which BoundIn is used.
     """
 
     op: str
@@ -258,8 +260,9 @@ class BoundCompare(_OneColumn):
 
 @dataclass(frozen=True)
 class BoundIn(_OneColumn):
-    """`column IN (values)`, or NOT IN if `negated`. The canonical values, at least one, are
-    ascending and distinct.
+    """`column IN (values)`, or NOT IN if `negated`.
+
+    values: at least one, in canonical form (see `nyala.schema.types`), ascending and distinct.
     """
 
     values: tuple[Any, ...]
@@ -537,7 +540,7 @@ class BoundOr(_Parts):
 
 @dataclass(frozen=True)
 class BoundNot(Bound):
-    """IS NOT TRUE: selects the rows in which the part is FALSE or NULL."""
+    """`part IS NOT TRUE`: selects the rows in which the condition `part` is FALSE or NULL."""
 
     part: Bound
 

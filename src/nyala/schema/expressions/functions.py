@@ -73,7 +73,11 @@ FUNCTIONS: Final[dict[str, Function]] = {}
 
 
 def _add(names: str, least: int, most: int, build: Callable[..., Value]) -> None:
-    """Register a function. names: its name, and then its aliases."""
+    """Register a function.
+
+    names: its name, and then its aliases, separated by spaces.
+    least, most: how many arguments it takes.
+    """
     first, *_ = names.split()
     for name in names.split():
         FUNCTIONS[name] = Function(first, least, most, build)
@@ -251,7 +255,7 @@ def negation(value: Value) -> Value:
     if value.type == INT:
         return arithmetic("-", ConstantValue(pa.scalar(0, INT)), value)
     if not is_number(value) and not value.is_null:
-        raise SchemaError(f"- expects a number, got {value.kind}")
+        raise SchemaError(f"the operator - expects a number, got {value.kind}")
     return value if value.is_null else Computed(pc.negate, value.type, value)
 
 
@@ -423,8 +427,10 @@ def _valid(array: pa.Array) -> Any:
 
 
 def _checked(array: pa.Array, bad: Any, lost: Any) -> Checked:
-    """Return a `Checked` in which a row has failed if it is True in `bad` or `lost`.
+    """Return the result of a cast in which the rows of two masks have failed.
 
+    bad:  rows that failed before the cast.
+    lost: rows whose value the cast cannot represent.
     A failed row that is NULL gets 0, because a failed row of a `Checked` must not be NULL.
     """
     bad = bad | lost

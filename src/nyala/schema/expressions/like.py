@@ -41,7 +41,7 @@ class LikePattern(LazyValues):
 
     @property
     def exact(self) -> str | None:
-        """The only text that matches, if there is one."""
+        """The only text that matches; None if several texts may match."""
         if not self.parts:
             return ""
         return self.parts[0] if len(self.parts) == 1 and isinstance(self.parts[0], str) else None

@@ -425,7 +425,7 @@ def check_depth(node: Node) -> None:
 
 
 def column_names_in(node: Node) -> frozenset[str]:
-    """Return the names of the tree's columns, without those of an ArrowExpression."""
+    """Return the names of the tree's columns, without those of pyarrow expressions in it."""
     if isinstance(node, Column):
         return frozenset((node.name,))
     return frozenset().union(*map(column_names_in, children_of(node)))

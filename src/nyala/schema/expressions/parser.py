@@ -188,9 +188,9 @@ class _Parser:
         self._used: set[int | str] = set()  # numbers or names of parameters
 
     def fail_after(self, expected: str) -> NoReturn:
-        """Raise the error that the text has the current token where `expected` should be.
+        """Raise the syntax error "expected …, found …" at the current token, with advice.
 
-        The current token follows an expression. The message has advice on common mistakes.
+        The current token follows an expression. The advice is about common mistakes there.
         """
         source, token = self._stream.source, self._stream.token
         if token.kind != "end" and (found := _STATEMENT.match(source)) is not None:
@@ -217,7 +217,7 @@ class _Parser:
             )
         if left:
             raise InvalidArgumentError(
-                f"params has {len(params)} values, but the text has {left[0]} parameters ?"
+                f"params has {len(params)} values, but the text has {left[0]} question marks (?)"
             )
 
     def _parameter(self) -> Any:

@@ -165,13 +165,13 @@ class TokenStream:
         self._depth = 0
 
     def peek(self) -> Token:
-        """Return the token after `token`, without moving to it."""
+        """Return the token after the current one, without moving to it."""
         if self._following is None:
             self._following = next(self._tokens)
         return self._following
 
     def advance(self) -> Token:
-        """Return `token`, and move to the following one. The end token is returned again and again."""
+        """Return the current token, and move to the next. At the end, return the end token again."""
         token = self.token
         self.token = self.peek()
         self._following = None
@@ -190,9 +190,7 @@ class TokenStream:
         return self.accept_keyword(word) or self.fail(expected)
 
     def fail(self, expected: str, token: Token | None = None) -> NoReturn:
-        """Raise the error that the text has `token` (default: the current one) where `expected`
-        should be.
-        """
+        """Raise the syntax error "expected …, found …" at `token`, by default the current token."""
         token = token or self.token
         but = ", but " if token.kind == "end" else ", "
         raise syntax_error(self.source, token.position, f"expected {expected}{but}{token.describe()}")

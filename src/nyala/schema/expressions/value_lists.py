@@ -114,7 +114,7 @@ def literals_of(array: pa.Array) -> tuple[Literal, ...]:
 
 
 def canonical(type: ColumnType, array: pa.Array) -> tuple[Any, ...]:
-    """Convert an array to a tuple of canonical values.
+    """Convert an array to a tuple of values in canonical form (see `nyala.schema.types`).
 
     array: has the Arrow type of `type`, and no NULL.
     """
@@ -162,7 +162,10 @@ def _texts(type: ColumnType, array: pa.Array) -> pa.Array | None:
 
 
 def _numbers(type: ColumnType, array: pa.Array) -> npt.NDArray[Any] | None:
-    """Return canonical values of an integer, date or timestamp column; None for other types."""
+    """Return the values that an integer, date or timestamp column can hold, as integers.
+
+    A date is its days since 1970, a timestamp its microseconds. None for other types.
+    """
     if type.is_integer:
         if not pa.types.is_integer(array.type):
             return None

@@ -47,7 +47,7 @@ _REPEATED_BYTES_MAX: Final = 1 << 10
 class Assigned(NamedTuple):
     """The new values of a column, with NULL in failed rows, and the errors of these rows.
 
-    The values have the canonical type of the column, or are dictionary codes.
+    The array has the canonical type of the column, or is a dictionary-encoded constant.
     """
 
     array: pa.Array
@@ -167,7 +167,10 @@ class _Computed(Expression):
 
 
 def _failing(array: pa.Array, fits: npt.NDArray[np.bool_], column: ColumnSchema) -> list[Failure]:
-    """Return the rows that do not fit and are not NULL. Each message shows the value."""
+    """Return the failures of the rows that are False in `fits` and not NULL.
+
+    Each message shows the row's value.
+    """
     bad = ~fits
     if array.null_count:
         bad &= array.is_valid().to_numpy(zero_copy_only=False)

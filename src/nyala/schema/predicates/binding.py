@@ -118,7 +118,7 @@ _FALSE: Final = BoundConstant(False)
 
 
 def bind_node(node: Node, schema: Schema) -> Node:
-    """Check all names and types of a tree, and return it with canonical literals (B2).
+    """Check all names and types of a tree, and convert its literals to the types of their columns.
 
     Raises: ColumnNotFoundError, SchemaError for a literal of another type than its column,
     InvalidArgumentError for an invalid literal.
@@ -199,7 +199,7 @@ def bind_condition(node: Node, schema: Schema) -> Node:
 def _column_of(node: Node, schema: Schema, null: str | None = None) -> Any:
     """Return the column that a node names. For a computed value, make up a column of its type.
 
-    For the literal NULL, the result is None, or a made-up bool column if `null` is not None.
+    null: for the literal NULL, return None if this is None, otherwise a made-up bool column.
     """
     if isinstance(node, Column):
         return schema.by_quoted_name(node.name) if node.quoted else schema.by_name(node.name)
@@ -258,7 +258,7 @@ def _check_op(op: str) -> None:
 
 
 def _canonical_literal(column: ColumnSchema, literal: literals.Literal) -> literals.Literal:
-    """Return the canonical literal for comparisons with this column (B2)."""
+    """Convert a literal to the form that all equal literals have in comparisons with `column` (B2)."""
     if literal is None:
         return None
     type = column.type
@@ -297,7 +297,7 @@ def _canonical_literal(column: ColumnSchema, literal: literals.Literal) -> liter
 def _canonical_list(
     column: ColumnSchema, values: tuple[literals.Literal, ...] | pa.Array
 ) -> tuple[literals.Literal, ...] | pa.Array:
-    """Return the literals of an IN list in canonical form.
+    """Convert the literals of an IN list as `_canonical_literal` does.
 
     For a long list, returns an array of the column's type if `value_lists` supports the list.
     """
@@ -405,10 +405,10 @@ def build_condition(node: Node, schema: Schema, negated: bool = False) -> Bound:
 
 
 def _operand(node: Node, schema: Schema) -> tuple[ColumnSchema, Callable[[Bound], Bound]]:
-    """Return a column to compare, and a function that turns a condition on it into one on the node.
+    """Return the column that a condition on `node` tests, and a function that adapts the condition.
 
-    For a computed value, the column is made up (see `column_like`). For a column, the function
-    returns the condition unchanged.
+    If `node` is a column, the function returns the condition unchanged. If it is a computed value,
+    the column is made up (see `column_like`), and the function makes the condition compute it.
     """
     if isinstance(node, Column):
         return schema.by_name(node.name), lambda bound: bound
@@ -495,8 +495,9 @@ def _condition_of_rows(
 
 
 def _positions_of(column: ColumnSchema, values: tuple[Any, ...]) -> tuple[tuple[Any, ...], list[int | None]]:
-    """Return the values that the column can hold, ascending and distinct, and for each item of
-    `values` its position among them, or None.
+    """Return (the distinct values that the column can hold, ascending; positions).
+
+    Positions: for each item of `values`, its position among them, or None if it is not among them.
     """
     bound = [_condition_of_compare(column, "=", value) for value in values]
     held = [one.value if isinstance(one, BoundCompare) else None for one in bound]
@@ -603,7 +604,10 @@ def _or_of(parts: list[Bound]) -> Bound:
 
 
 def _flat(kind: type[BoundAnd] | type[BoundOr], parts: list[Bound], neutral: Bound) -> list[Bound]:
-    """Replace each part that is a `kind` (AND or OR) by its own parts, and leave out `neutral`."""
+    """Flatten nested conditions: replace each part that is itself a `kind` by its own parts.
+
+    neutral: the constant that changes nothing (TRUE in AND, FALSE in OR); it is left out.
+    """
     inner = itertools.chain(*(part.parts if isinstance(part, kind) else (part,) for part in parts))
     return [part for part in inner if part != neutral]
 
@@ -643,28 +647,28 @@ def derive_constraints(bound: Bound) -> dict[str, Constraint] | None:
     if isinstance(bound, BoundOr):
         return _derive_any(bound.parts)
     if isinstance(bound, BoundCompareColumns):
-        return _nullable_only({c: Constraint(null="none") for c in (bound.left, bound.right)})
+        return _without_trivial({c: Constraint(null="none") for c in (bound.left, bound.right)})
     if isinstance(bound, BoundNull):
         if not bound.negated and not bound.column.nullable:
             return None
-        return _nullable_only({bound.column: Constraint(null="none") if bound.negated else NULL_ONLY})
+        return _without_trivial({bound.column: Constraint(null="none") if bound.negated else NULL_ONLY})
     if isinstance(bound, BoundCompare):
         constraint = _constraint_of_compare(bound)
-        return None if constraint.empty else _nullable_only({bound.column: constraint})
+        return None if constraint.empty else _without_trivial({bound.column: constraint})
     if isinstance(bound, BoundIn):
         constraint = Constraint(null="none") if bound.negated else Constraint.of_ascending(bound.values)
-        return _nullable_only({bound.column: constraint})
+        return _without_trivial({bound.column: constraint})
     if isinstance(bound, BoundLike):
         prefix = "" if bound.negated or bound.pattern.any_case else bound.pattern.prefix
         constraint = Constraint(null="none")
         if prefix:
             after = text_after_prefix(prefix)
             constraint = Constraint.between(bound.column.type, prefix, after, upper_inclusive=after is None)
-        return _nullable_only({bound.column: constraint})
+        return _without_trivial({bound.column: constraint})
     return {}  # computed values and pyarrow expressions give no constraint
 
 
-def _nullable_only(constraints: dict[ColumnSchema, Constraint]) -> dict[str, Constraint]:
+def _without_trivial(constraints: dict[ColumnSchema, Constraint]) -> dict[str, Constraint]:
     """Return the constraints by column name, without those that only exclude NULL from a NOT NULL
     column.
     """

@@ -43,7 +43,10 @@ class ColumnTest:
 
     @staticmethod
     def of(column: ColumnSchema, parts: Iterable[Bound], constraint: Constraint | None) -> ColumnTest:
-        """Build a test of the parts. It keeps `constraint` only if this is equivalent to them."""
+        """Build the test of one column. parts: the terms of the AND that use only this column.
+
+        constraint: the column's constraint, which the test keeps if it is equivalent to the terms.
+        """
         parts = tuple(sorted(parts, key=lambda part: part.rank))
         exact = constraint if all(map(has_exact_constraint, parts)) else None
         null = pa.nulls(1, column.type.arrow)
@@ -58,7 +61,7 @@ class ColumnTest:
     def mask(self, values: pa.Array) -> Mask:
         """Return a new mask of the values that pass the test.
 
-        values: in the canonical type of the column, as dictionary codes, or as decimals of 4 or 8
+        values: in the canonical type of the column, dictionary-encoded, or as decimals of 4 or 8
         bytes.
         Cost: one or two NumPy or Arrow calls per part.
         """
@@ -101,7 +104,7 @@ def split_by_column(
 
 
 def has_exact_constraint(part: Bound) -> bool:
-    """Whether the condition is a range or an IN list, whose constraint is equivalent to it."""
+    """Whether the condition is a range or an IN list, so that its constraint means the same."""
     return (isinstance(part, BoundCompare) and part.op != "<>" and not part.column.type.is_floating) or (
         isinstance(part, BoundIn) and not part.negated and not part.column.type.is_floating
     )

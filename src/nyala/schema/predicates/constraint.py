@@ -42,7 +42,7 @@ Nullness = Literal["any", "only", "none"]
 
 
 def order_key(value: Any) -> Any:
-    """Return a key that sorts canonical values in the order of comparisons, NaN last.
+    """Return a sort key for a canonical value, which sorts in the order of comparisons, NaN last.
 
     Text becomes its UTF-8 bytes, because a bound in a zone map may be bytes of a text that was cut.
     """
@@ -94,7 +94,7 @@ class Constraint(LazyValues):
         lower_inclusive: bool = True,
         upper_inclusive: bool = True,
     ) -> Constraint:
-        """Return the constraint that the values between two bounds satisfy, but not NULL.
+        """Return the constraint that exactly the values between two bounds satisfy. NULL does not.
 
         A bound of None means that this side has no bound.
         """
@@ -168,7 +168,10 @@ class Constraint(LazyValues):
     # --- testing --------------------------------------------------------------------------------
 
     def admits(self, value: Any) -> bool:
-        """Whether a canonical value satisfies the constraint. None is NULL."""
+        """Whether a value satisfies the constraint.
+
+        value: in canonical form (`nyala.schema.types`); None is NULL.
+        """
         if self.empty:
             return False
         if value is None:
@@ -267,7 +270,7 @@ class Constraint(LazyValues):
         return False
 
     def check(self) -> None:
-        """Assert C1, C2 and C4."""
+        """Assert the invariants C1, C2 and C4 of the module."""
         if self.empty or self.null == "only":
             assert (self.lower, self.upper, self.values) == (None, None, None), "C2, C4"
             return

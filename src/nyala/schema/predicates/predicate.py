@@ -94,8 +94,8 @@ class BoundPredicate(LazyValues):
         """Return a new mask of the n rows in which the predicate is TRUE.
 
         arrays: at least the `columns`, by name, as Arrow arrays of n values in their canonical type
-                or with dictionary codes. A column is looked up when it is needed, so the mapping
-                may decode it then.
+                or dictionary-encoded. A column is looked up when it is needed, so the mapping may
+                decode it then.
         Cost:   one or two NumPy or Arrow calls per comparison.
         """
         mask = self._bound.mask(arrays, n)
