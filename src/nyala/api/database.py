@@ -269,14 +269,14 @@ def _folder(path: object) -> str:
 
 
 def _flag(name: str, given: object) -> bool:
-    """Return True or False. Raises: InvalidArgumentError for anything else."""
+    """Return an argument that must be True or False. Raises: InvalidArgumentError for anything else."""
     if not isinstance(given, bool):
         raise InvalidArgumentError(f"{name} takes True or False, not {given!r}")
     return given
 
 
 def _key_names(primary_key: Any) -> list[str]:
-    """Return the names as a list. Raises: InvalidArgumentError for anything but a list of names."""
+    """Return the argument `primary_key` as a list. Raises: InvalidArgumentError if it is not iterable."""
     if not isinstance(primary_key, Iterable) or isinstance(primary_key, bytes):
         raise InvalidArgumentError(
             f"primary_key takes the names of the key's columns, in the key's order, not {primary_key!r}: for instance "
@@ -472,7 +472,10 @@ class Database:
         comment: str | None = None,
         history: dt.timedelta | str | float | None = None,
     ) -> NewTable:
-        """Check the arguments of `create_table`. Raises: SchemaError, InvalidArgumentError."""
+        """Check the arguments of `create_table`, and return the table to create.
+
+        Raises: SchemaError, InvalidArgumentError.
+        """
         from nyala.api.description import TableDescription
         from nyala.partition.levels import build_partitions, level_specs
         from nyala.tablet.tables.creation import NewTable

@@ -94,7 +94,7 @@ class EngineScan:
         return rows if limit is None else min(rows, limit)
 
     def rows_planned(self) -> int:
-        """Return an upper bound of the rows that a scan reads, from key bounds and zone maps. Reads no row."""
+        """Return the greatest possible number of rows to read, from key bounds and zone maps. Reads no row."""
         _, table = self.scan._take()
         return token.planned_rows(table, self._spec)
 

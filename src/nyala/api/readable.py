@@ -319,7 +319,10 @@ class ReadableTable(abc.ABC):
     def _interval(
         self, since: Any, until: Any, schema: SchemaOf | None = None
     ) -> tuple[Root, TableState, int, int]:
-        """Return (root, table) as `_view`, and the timestamps (since, until). Default: since the oldest moment."""
+        """Return (root, table, since, until) to read changes; root and table as `_view`.
+
+        since, until: as timestamps. since None: the oldest readable moment. until None: now.
+        """
 
     def changes(
         self,

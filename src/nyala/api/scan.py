@@ -412,7 +412,7 @@ class Scan(PinnedRows):
     # ---------------------------------------------------------------------------------------- inside
 
     def _own_columns(self, names: Sequence[str]) -> tuple[ColumnSchema, ...]:
-        """Return these columns of the scan. Raises: ColumnNotFoundError."""
+        """Return the columns with these names. Raises: ColumnNotFoundError if the scan has no such column."""
         own = {column.name: column for column in self._spec.columns}
         for name in names:
             if name not in own:

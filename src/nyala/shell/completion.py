@@ -81,7 +81,7 @@ def _dot_candidates(line: str, catalogue: Callable[[], Catalogue]) -> tuple[str,
 
 
 def _table_of(name: str, text: str, tables: Catalogue) -> str:
-    """Return the table that `name`, a table's name or an alias, means in the statement; otherwise ""."""
+    """Return the table with this name or alias in the statement; "" if there is no such table."""
     if name in tables:
         return name
     found = tokens(text)

@@ -191,7 +191,7 @@ class Result(LazyValues, ABC):
 
     @abstractmethod
     def _run(self) -> Rows:
-        """Begin a run of the statement."""
+        """Begin to run the statement, and return the rows of this run."""
 
     @abstractmethod
     def _head(self, n: int) -> pa.Table:
@@ -203,7 +203,7 @@ class Result(LazyValues, ABC):
 
 
 class FixedResult(Result):
-    """Rows that exist already.
+    """A result whose rows exist already, such as the result of a write or a SHOW.
 
     is_count: the statement returns no rows, and `table` has one row with the number of changed
         rows.

@@ -60,7 +60,7 @@ class Slot(Protocol):
 
 
 class TransactionSlot:
-    """A slot with one transaction, which all threads of the session share."""
+    """The usual `Slot`: keeps one open transaction, which all threads of the session share."""
 
     def __init__(self) -> None:
         self.transaction: Transaction | None = None

@@ -288,7 +288,7 @@ def _option(name: str, text: str, default: Any) -> Any:
 
 
 def _storage(column: ColumnDescription) -> dict[str, Any]:
-    """Return the column's storage as `dialect_options`, without default values."""
+    """Return a column's encoding, compression, block size and `immutable` as `dialect_options`, without defaults."""
     options: dict[str, Any] = {
         "nyala_encoding": None if column.encoding == "auto" else column.encoding,
         "nyala_compression": None if column.compression == "default" else column.compression,

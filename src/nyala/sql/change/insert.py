@@ -285,7 +285,7 @@ def _with_excluded(expression: str, name: str) -> str:
 
 
 def _new_rows(statement: Statement, target: Target, rows: pa.Table) -> pa.Table:
-    """Return those of the rows whose keys the table does not have."""
+    """Return the rows whose keys the table does not have."""
     given = statement.unused("given")
     same = " AND ".join(f"{given}.{quoted(key)} = {target.alias_of(key)}" for key in target.keys)
     return statement.rows(

@@ -144,7 +144,7 @@ class _Merge(LazyValues):
 
     @property
     def _number(self) -> str:
-        """The name of the column that `_numbered` adds to the source. No column of the source has it."""
+        """The name of the column that `_numbered` adds to the source. No other column has this name."""
         name = self.statement.unused("number")
         while name in map(str.lower, self.rows.column_names):
             name += "_"

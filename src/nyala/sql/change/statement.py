@@ -54,6 +54,7 @@ def plan_of(
 ) -> tuple[str, Plan, bool]:
     """Return (first keyword, plan, whether the rows depend on rows that other writers can change).
 
+    plan: a function that computes the change of the statement from a snapshot or transaction.
     make: makes the `Statement` whose SELECTs compute the rows.
     Raises: InvalidArgumentError if the text does not parse.
     """
@@ -73,7 +74,7 @@ def plan_of(
 
 
 def _in_words_of_duckdb(text: str, found: Sequence[Token], place: int) -> str:
-    """Return the statement with INSERT in place of UPSERT and REPLACE, and without TABLE in INSERT INTO TABLE t.
+    """Translate a statement for DuckDB's parser: UPSERT and REPLACE become INSERT, and INTO TABLE t becomes INTO t.
 
     place: the index of the first keyword after the WITH clause.
     """

@@ -57,7 +57,7 @@ class Target:
 
     @property
     def insert_columns(self) -> list[str]:
-        """The columns that an insert gives by position."""
+        """The columns that an INSERT without a list of columns fills, in their order."""
         return list(self.schema.insert_names)
 
     def column(self, name: str) -> ColumnSchema:

@@ -24,7 +24,10 @@ if TYPE_CHECKING:
 
 
 def read_attached(attached: Mapping[str, Database], text: str) -> tuple[str, dict[str, EngineScan]]:
-    """Return the rewritten statement, and the scans of the other stores' tables by their new names.
+    """Replace the tables of attached stores in a statement by new names.
+
+    Returns (the new text, the scans of these tables by their new names).
+
 
     attached: the other stores by name.
     Raises: TableNotFoundError.

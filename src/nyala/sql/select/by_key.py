@@ -42,7 +42,7 @@ Values: TypeAlias = Mapping[str, list[str]]
 
 @dataclass(frozen=True)
 class _Lookup:
-    """A recognised statement. columns: None for `*`."""
+    """A SELECT by key, as text. columns: None for `*`. values: the constants for each key column."""
 
     table: str
     columns: tuple[str, ...] | None

@@ -451,7 +451,7 @@ class _Finder:
             self._cut.add(names[-1].lower())
 
     def _cut_columns(self) -> None:
-        """Replace the schema before columns, as in `public.t.k`, if FROM names the table with a schema."""
+        """Replace the schema in names such as `public.t.k`, if FROM also names the table with a schema."""
         if not self._cut:
             return
         done = {edit[0] for edit in self.edits}

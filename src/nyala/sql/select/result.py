@@ -303,7 +303,7 @@ class _Run:
         return rows
 
     def _give_back(self) -> None:
-        """Give the session back, for the next run of the statement."""
+        """Return the session to the connection, which keeps it for the next run of the statement."""
         self._statement.running.discard(self.session)
         if len(self._statement.statement) <= _KEPT_CHARS_MAX and not self._statement.objects:
             self._statement.connection.give_back(self._key, self.session)

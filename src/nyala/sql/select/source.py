@@ -243,7 +243,7 @@ class ScanSource:
         return True
 
     def begin(self) -> None:
-        """Begin a planning or a run of the statement."""
+        """Prepare the next planning or run of the statement. Forgets the values that earlier runs have read."""
         self.planning.begin()
         with self._lock:
             self._streams = []
@@ -369,10 +369,10 @@ def duckdb_of(con: Any) -> Any:
 
 
 def duckdb_table(source: ScanSource) -> Any:
-    """Return an object for `con.register(name, …)` and `con.from_arrow(…)`.
+    """Return the source as a table for DuckDB's `con.register(name, …)` and `con.from_arrow(…)`.
 
-    Its attribute `source` can be replaced by a source with equal `planned_by`, while no statement
-    reads.
+    While no statement reads the table, its attribute `source` can be replaced by a source with equal
+    `planned_by`.
     """
     return _source_class()(source)
 
