@@ -207,7 +207,7 @@ class Backup:
 
     @property
     def files_at(self) -> Files:
-        """The files of the folder or bucket."""
+        """The access to the files of the folder or bucket that contains the backup."""
         return self.place.env.files
 
     def to_json(self) -> bytes:

@@ -160,7 +160,10 @@ def is_whole(backups: Sequence[Backup], target: Backup) -> bool:
 
 
 def chain_of(backups: Sequence[Backup], target: Backup) -> list[Backup]:
-    """Return the chain from a full backup to `target`. Raises: CorruptionError if a backup is missing."""
+    """Return the backups on which `target` depends, and `target` itself, oldest first.
+
+    Raises: CorruptionError if one of them is missing.
+    """
     links, missing = _links(backups, target)
     if missing is not None:
         raise CorruptionError(_missing_text(links[-1], missing) + ": make a full backup", links[-1].path)

@@ -28,8 +28,9 @@ _ADVICE: Final = "restore another moment, or make a full backup"
 
 @dataclass(frozen=True)
 class RestoreStep:
-    """A backup that a restore reads, and which of its files. The restore reads only the files of
-    tablets that also exist in the target (B3).
+    """One of the backups that a restore reads, with the files to read.
+
+    These are the files of tablets that also exist in the backup to restore (B3).
     """
 
     backup: Backup

@@ -108,7 +108,8 @@ class TableEntry:
         entry is used from the beginning.
     purged: dropped range partitions whose rows were removed, oldest first. They are listed as long
         as a snapshot could still read them.
-    rewritten: the timestamp at which a repartition rewrote all rows without history; 0: never.
+    rewritten: the timestamp of the last repartition, copy or clone, which rewrote all rows without
+        history; 0: never.
     drops: the timestamps at which the table was dropped, undropped, dropped, and so on.
     tagged: the moments of tags at which the table existed, ascending (M13).
     purged_keys: a timestamp after the delete of the rows that were last purged by key; 0: no row

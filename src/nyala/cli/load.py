@@ -446,7 +446,7 @@ class _Load:
         return Failure(message, kind, {"rows_loaded": self._loaded(), "failed": count, "errors": errors})
 
     def _add_lines(self, file: DataFile, errors: Sequence[dict[str, Any]]) -> None:
-        """Set "line" of the errors of a CSV: the line in which the row begins."""
+        """For a CSV, add "line" to each error: the line of the file in which the row begins."""
         if errors and file.format == "csv":
             lines = lines_of(file, self.dialect, [error["row"] for error in errors])
             for error in errors:

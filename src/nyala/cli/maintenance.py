@@ -117,7 +117,7 @@ def _confirm(what: str, yes: bool) -> None:
 
 @click.group(cls=Group)
 def tag() -> None:
-    """Tags: names of moments that stay readable: list, add, drop."""
+    """Tags, which name moments that stay readable: list, add, drop."""
 
 
 @tag.command("list")

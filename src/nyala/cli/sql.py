@@ -61,8 +61,8 @@ def sql(
 ) -> None:
     """Run SQL on a store. On a terminal it opens a shell; otherwise it runs -c, -f or stdin.
 
-    A missing store is created. `nyala FOLDER` is the same for a store that exists. A running
-    program may have the store open. Statements end with `;`.
+    A missing store is created. `nyala FOLDER` is the same for a store that exists. Other programs
+    may have the store open. Statements end with `;`.
     """
     from nyala.shell.console import Settings
     from nyala.shell.dot_commands import Quit

@@ -390,7 +390,7 @@ class _Kind:
 
 
 def _json(decode: Callable[[Any, Incoming], Any]) -> _Kind:
-    """Return a kind of argument that is JSON already. decode: checks a received value."""
+    """Return a kind for arguments that are sent unchanged as JSON. decode: checks a received value."""
     return _Kind(lambda value, out: value, decode)
 
 
@@ -578,6 +578,7 @@ def encode_call(
     """Return the request that makes the writer call its method `name` with these arguments.
 
     key: the idempotency key of this call.
+    out: receives the rows of the arguments.
     forget: keys of earlier calls that will not be repeated, so the writer may forget them.
     Raises: InvalidArgumentError if a value cannot be sent.
     """

@@ -292,7 +292,7 @@ def commit_load_files(path: str, job: LoadCommit, env: Env = SYSTEM) -> dict[str
 
 
 def apply_job(store: Store, job: dict[str, Any]) -> WriteResult:
-    """Write a job's staged files as one batch under its key (H1). Runs in the store's writer."""
+    """Write a job's staged files as one batch, once for each idempotency key (H1). Runs in the writer."""
     _check_job(job)
     operation = job["operation"]
     if operation not in (*OPERATION_NAMES, CHANGES):

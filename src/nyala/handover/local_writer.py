@@ -52,7 +52,7 @@ class Progress(Protocol):
 class TableDraft:
     """A table before or after an alteration, as another process sends it.
 
-    kept:    ids of the table's tablets
+    kept:    ids of the table's tablets that are not dropped
     dropped: ids of the tablets of dropped ranges
     purged:  ids of the tablets to remove at once, with their data
     added:   partitions that get new tablets

@@ -351,7 +351,7 @@ class _Source:
         self.ended = True
 
     def waiting_and(self, chunks: Iterator[bytes]) -> Iterator[bytes]:
-        """Yield the chunks of `waiting` and then `chunks`.
+        """Yield the chunks that were read before (`waiting`), and then `chunks`.
 
         Keeps no reference to a yielded chunk, so that its memory can be freed (O6).
         """

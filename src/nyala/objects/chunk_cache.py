@@ -117,7 +117,7 @@ class ChunkCache:
         """Create the cache's own folder inside of `folder`, which other caches may use too.
 
         files: the files of the local disk.
-        limit_bytes: the most bytes of all copies; 0: no cache.
+        limit_bytes: the most bytes of all cache files; 0: no cache.
         Raises: StorageError if the folder cannot be written.
         """
         self.objects: Final = objects
@@ -246,7 +246,10 @@ class ChunkCache:
     # ── fetching ─────────────────────────────────────────────────────────────────────────────────
 
     def _claim(self, entry: CachedObject, chunks: Sequence[int]) -> tuple[list[_Fetch], list[_Fetch]]:
-        """Return (new fetches, fetches of other readers) that together fetch the missing chunks."""
+        """Return the fetches that bring the missing chunks: (new ones, those of other readers).
+
+        Other readers have created theirs already, so no chunk is fetched twice.
+        """
         with entry.lock:
             held = {} if entry.copy is None else entry.copy.held
             missing = [chunk for chunk in chunks if chunk not in held]
@@ -317,7 +320,7 @@ class ChunkCache:
         return _Copy(path, self.files.open(path))
 
     def client(self) -> ChunkCache:
-        """Return a cache for another client of the bucket, in the same folder."""
+        """Return a new cache in the same folder, which uses another client of the bucket."""
         folder = os.path.dirname(self.folder)
         return ChunkCache(self.objects.client(), self.files, self._randomness, folder, self._limit_bytes)
 
@@ -326,7 +329,7 @@ class ChunkCache:
         return f"{self.folder}/{next(self._names)}"
 
     def adopt(self, key: str, path: str, size_bytes: int) -> None:
-        """Use a local file, whose path is from `new_path`, as the copy of a new object."""
+        """Use a local file, whose path is from `new_path`, as the cache file of a new object."""
         entry = self.entry(key)
         try:
             copy = _Copy(path, self.files.open(path))
@@ -341,7 +344,7 @@ class ChunkCache:
         self._account(entry, size_bytes)
 
     def _account(self, entry: CachedObject, added: int) -> None:
-        """Count the new bytes of a copy. Drop the least recently used copies above the limit."""
+        """Add to the size of the cache. Above the limit, delete the least recently used cache files."""
         with self._lock:
             self._copied[entry.key] = entry
             self._nbytes += added
@@ -391,9 +394,9 @@ class ChunkCache:
 
 
 def _batches(chunks: Sequence[int]) -> list[list[tuple[int, int]]]:
-    """Divide ascending chunks into fetches. A fetch is a list of runs (first, last + 1) of chunks.
+    """Divide ascending chunk numbers into requests.
 
-    Small gaps between chunks are filled.
+    A request is a list of runs (first, last + 1) of chunks. Small gaps are fetched, too.
     """
     runs: list[tuple[int, int]] = []
     for chunk in chunks:

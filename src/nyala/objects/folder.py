@@ -270,7 +270,7 @@ class FolderObjects(Handle):
                 self._files.unlink(path, missing_ok=True)
 
     def _remove_leftovers(self, temporary: str) -> None:
-        """Remove old temporary files, by the clock of the file system."""
+        """Remove temporary files that are older than a day, by the clock of the file system."""
         names = self._files.list_dir(temporary)
         if not names:
             return

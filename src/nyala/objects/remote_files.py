@@ -70,7 +70,7 @@ class RemoteFiles:
     is_remote: Final = True
 
     def __init__(self, cache: ChunkCache, env: Env, vanished: Callable[[str], Error] | None = None) -> None:
-        """vanished: returns the error for a missing file; see `without_lease`."""
+        """vanished: returns the error to raise for a missing file. Default: MissingFileError."""
         self.cache: Final = cache
         self._env = env
         self.objects: Final = cache.objects

@@ -77,7 +77,7 @@ class _Inode:
         return _overlay(self.durable, self.writes)
 
     def survivors(self, choices: Choices) -> bytes:
-        """Return the bytes after a power cut (C1)."""
+        """Return the file's bytes after a power cut; `choices` decides which writes are lost (C1)."""
         kept: list[tuple[int, bytes]] = []
         for offset, data in self.writes:
             fate = choices.randrange(4)

@@ -470,7 +470,7 @@ def _writer(task_plan: _TaskPlan, operation: str, lease: HeldLease, names: Seque
 def _slices(
     batches: Iterator[pa.RecordBatch], columns: Sequence[str]
 ) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """Cut the batches where the tablet changes, and yield pairs (ordinal of the tablet, rows).
+    """Cut the batches where the tablet changes; yield (position of the tablet in the plan, rows).
 
     columns: the names of all columns, in their order.
     """

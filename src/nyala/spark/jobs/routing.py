@@ -5,7 +5,7 @@ Python function.
     range level    the number of range bounds that are less than or equal to the row's key, found
                    by a binary search with CASE expressions
     tablet         the buckets and the range make one number, the index into an array. Its element
-                   is the ordinal of the tablet, or -1 if there is no tablet
+                   is the position of the tablet in the plan, or -1 if there is no tablet
 
 The columns are cast to the table's types before they are hashed. A value that does not fit becomes
 NULL, and its row goes to an arbitrary tablet. The task of this tablet converts the original value,
@@ -111,7 +111,7 @@ def tablet_number(plan: LoadPlan, keys: dict[str, Column]) -> Column:
 
 
 def _ordinals(plan: LoadPlan, combinations: int, bounds: Sequence[bytes]) -> list[int]:
-    """Return the ordinal of the tablet for each combination of hash buckets and range, or -1.
+    """Return the position of the tablet in the plan, or -1, for each combination of buckets and range.
 
     combinations: the number of combinations of hash buckets. bounds: the sorted range bounds.
     """

@@ -9,6 +9,8 @@
     SIGTERM        end the last lease (Spark sends this signal at the end of a query, and calls
                    nothing)
 
+A *planner worker* is a Python process that Spark starts on the driver's machine.
+
 Offsets. An offset is {"timestamp": N, "table": {"id", "created"}}. It says that the query has
 returned all changes of this table up to N. After an offset with timestamp 0, the micro-batch has
 all rows of the table, as inserts. The offset identifies the table, because another table may get
@@ -523,7 +525,7 @@ class NyalaChangeStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 def _exit_on_sigterm() -> None:
-    """Let SIGTERM raise SystemExit in this planner worker, so that PySpark calls `stop`."""
+    """Let SIGTERM raise SystemExit in this process, so that PySpark calls `stop`."""
     is_main = threading.current_thread() is threading.main_thread()
     if is_main and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
         signal.signal(signal.SIGTERM, _exit)

@@ -1,6 +1,7 @@
 """The class that Spark calls for `format("nyala")`, to make readers and writers.
 
-Spark creates one object for every `load()` and `save()`, in a planner worker, and pickles it there.
+Spark creates one object for every `load()` and `save()`, in a Python process on the driver's
+machine (a planner worker), and pickles it there.
 Spark passes the arguments of `reader` and `writer` by keyword, so their names are fixed.
 
 A table of Spark's catalogue (`CREATE TABLE … USING nyala OPTIONS (…)`) keeps its schema but loses

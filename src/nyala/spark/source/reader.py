@@ -6,9 +6,9 @@ directly.
     take a lease on the snapshot's files                renew the lease
     pack the scan tokens into a few partitions ──────►  read the files, yield Arrow batches
 
-A token has everything that an executor needs, so the executor opens no catalogue and replays no
-log. Spark plans a DataFrame once, so all its reads see one snapshot. The lease keeps the snapshot's
-files.
+A *planner worker* is a Python process that Spark starts on the driver's machine. A token has
+everything that an executor needs, so the executor opens no catalogue and replays no log. Spark
+plans a DataFrame once, so all its reads see one snapshot. The lease keeps the snapshot's files.
 
 A token also has the rows that its tablet has in memory. Spark pickles a partition and sends it
 through the driver, so a partition has at most 0.9 MB of tokens. `store_tokens` writes larger tokens
@@ -353,8 +353,8 @@ def lease_of_version(
     """Return the name of a lease that keeps the files of a version of the catalogue.
 
     lease_s: the duration of the lease in seconds.
-    owner:   identifies a process with which the lease ends. None: the driver's JVM, if this is a
-             planner worker.
+    owner:   identifies a process with which the lease ends. None: the driver's JVM, if this process
+             is a planner worker, which the JVM started.
     shared:  whether to return a lease that other reads of this process use too. If False, the lease
              is new, and only the caller uses it.
 

@@ -8,8 +8,9 @@
                                      and batch id                       (query id, batch id), in one
                                                                         log record
 
-If a process is killed, Spark sends the micro-batch again after the restart. If the store has (query
-id, batch id), the batch was written, and the store does nothing. Otherwise it writes the batch.
+A *planner worker* is a Python process that Spark starts on the driver's machine. If a process is
+killed, Spark sends the micro-batch again after the restart. If the store has (query id, batch id),
+the batch was written, and the store does nothing. Otherwise it writes the batch.
 
 Invariants
     T-a  A query's id is in its checkpoint. A query without its checkpoint is a new query.

@@ -6,10 +6,10 @@ them as one batch.
     staging/<key>/part-….arrow, return        key and files                    together with the key
     the file's name
 
-The rows of a job are one batch, in the order of Spark's partitions and of the rows in each
-partition. Each task finds the tablets of its rows and sorts the rows by key
-(`tablet.jobs.staged_files`), so the commit merges sorted runs. `nyala.spark.load` and `upsert`
-write rowset files in the tasks instead.
+A *planner worker* is a Python process that Spark starts on the driver's machine. The rows of a job
+are one batch, in the order of Spark's partitions and of the rows in each partition. Each task finds
+the tablets of its rows and sorts the rows by key (`tablet.jobs.staged_files`), so the commit merges
+sorted runs. `nyala.spark.load` and `upsert` write rowset files in the tasks instead.
 
 Invariants
     W-a  A task may run twice (retry, speculation). Each attempt writes its own file, and the commit

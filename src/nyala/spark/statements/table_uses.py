@@ -241,7 +241,9 @@ def _first_line(error: Exception) -> str:
 
 
 def _position(node: Node, text: str) -> tuple[int, int, str | None]:
-    """Return the begin and end of a table's name in the text, and an alias if it has none yet.
+    """Return (begin, end, alias) of a table's name in the text.
+
+    alias: the alias to add, or None if the statement gives the table an alias.
 
     Raises InvalidArgumentError for TABLESAMPLE, PIVOT and time travel.
     """

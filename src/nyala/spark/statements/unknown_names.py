@@ -61,7 +61,7 @@ def rewriting_unknown_names(
 
 @contextlib.contextmanager
 def _withheld_log() -> Iterator[list[logging.LogRecord]]:
-    """Hold back this thread's records of pyspark's logger during the block, in the yielded list.
+    """Collect this thread's records of pyspark's logger in the yielded list, instead of logging them.
 
     When the block ends, the records that are still in the list are logged.
     """
