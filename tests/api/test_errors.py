@@ -120,7 +120,7 @@ CASES: list[tuple[str, Callable[[Any], Any], type[Exception], list[str], str]] =
     ("a generator", lambda t: t.insert(dict(GOOD) for _ in range(1)), nyala.InvalidArgumentError, [], "pass list(rows)"),
     ("a time that went by", lambda t: t.scan(at=dt.timedelta(hours=1)), nyala.InvalidArgumentError, [], "write at=datetime.now(UTC) - timedelta(…)"),
     ("no time at all", lambda t: t.scan(at=pd.NaT), nyala.InvalidArgumentError, [], "not NaTType"),
-    ("half a key in get", lambda t: t.get({"a": "x"}), nyala.InvalidArgumentError, [], "'n' is missing; scan(where=…) finds rows by a part of it"),
+    ("half a key in get", lambda t: t.get({"a": "x"}), nyala.InvalidArgumentError, [], "'n' is missing; scan(where=…) finds rows by a part of the key"),
     ("a write to the past", lambda t: t.at(t.scan().timestamp).insert([GOOD]), nyala.ReadOnlyError, [], "cannot be changed"),
 ]  # fmt: skip
 

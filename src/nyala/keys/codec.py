@@ -12,8 +12,8 @@ between them:
     (host "a", metric "b\\0", time -1)  ->  61 00 00 | 62 00 01 00 00 | 7f ff ff ff ff ff ff ff
 
 Invariants
-    K1  Keys sort by their canonical bytes (as memcmp does) as rows sort by their key columns. Text
-        and binary values sort by their bytes.
+    K1  The order of the canonical bytes (as in memcmp) is the order of the rows by their key
+        columns. Text and binary values sort by their bytes.
     K4  encode and decode are inverse: no two keys have the same bytes.
     K5  The values of the first key columns encode to a byte prefix (`encode_prefix`). A key begins
         with this prefix exactly if it has these values.

@@ -309,9 +309,9 @@ class NumpyKeys(EncodedKeys):
     ) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64]] | None:
         """Return (these keys, the probes) as integers that compare like the keys; None: impossible.
 
-        These keys must ascend. It is always possible for layout "int". For layout "fixed" these
-        keys and the probes must have the same head. If there are several probes, the caller must
-        have called `prepare_slices` on them, which finds their common head.
+        These keys must ascend. Layout "int" is always possible; layout "fixed" only if these keys
+        and the probes have the same head. If there are several probes, the caller must have called
+        `prepare_slices` on them, which finds their common head.
         """
         other = self._same(probes)
         if self.layout == "int":

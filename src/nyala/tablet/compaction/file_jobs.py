@@ -87,8 +87,8 @@ class MergeJob:
               None: the job chooses slices of about equal bytes. See `text_limit`.
     snapshot: all changes up to this timestamp are in the inputs' files.
     cut:      history that only reads before this timestamp need is left out.
-    purged:   encoded keys in hexadecimal, ascending. The merge leaves out the history of these keys
-              up to `purged_until`, and their rows that are still dead.
+    purged:   encoded keys in hexadecimal, ascending, whose values are to be erased. The merge leaves
+              out their history up to `purged_until`, and rows that were not inserted again later.
     """
 
     root_path: str

@@ -131,7 +131,9 @@ def run_here(store: Store, progress: Progress = lambda done, total: None) -> Run
 def compact(
     store: Store, table_id: int, tablet_id: int, plan: Plan, runner: Runner, *, phase: Phase = no_phase
 ) -> CompactionReport | None:
-    """Execute the plan. Returns None if its rowsets have changed or are reserved by others.
+    """Execute the compaction `plan` of one tablet, and return a report.
+
+    Returns None if the plan's rowsets have changed, or are reserved by others.
 
     runner: runs the plan's job, in this thread or another process, and returns its output.
     phase:  for tests: called without a lock as "reserved" (before the job runs) and "written"
@@ -235,7 +237,7 @@ class _Started:
 
 @contextlib.contextmanager
 def _started(store: Store, table_id: int, tablet_id: int, plan: _JobPlan) -> Iterator[_Started | None]:
-    """Begin a plan: reserve its rowsets until the block ends, and yield its job.
+    """Context manager that reserves the rowsets of `plan`, and yields the plan's job.
 
     Yields None if the rowsets have changed or are reserved by others.
     """
@@ -432,10 +434,10 @@ def _install(store: Store, finished: Sequence[_Finished]) -> list[CompactionRepo
 
 
 def _installed(store: Store, one: _Finished, root: Root, change: CatalogChange) -> tuple[Root, int] | None:
-    """Add the install of a job to `change`; return (the next root, bytes of removed files).
+    """Add the result of a job to `change`; return (the next root, bytes of removed files).
 
-    Returns None if the job can no longer be installed: it was revoked, its rowsets no longer exist,
-    or it left out history that a new tag needs. Call it under the commit lock.
+    Returns None if the result cannot be used any more: the job was revoked, its rowsets no longer
+    exist, or it left out history that a new tag needs. Call it under the commit lock.
     """
     started, job = one.started, one.started.job
     if started.reservation.revoked.is_set():

@@ -178,7 +178,7 @@ _text_bytes: weakref.WeakKeyDictionary[CFileReader, int] = weakref.WeakKeyDictio
 
 
 def note_text_bytes(rowset: DiskRowSet, text_bytes: int) -> None:
-    """Remember the exact text size of a rowset that a merge made small because of its much text.
+    """Remember the exact text size of a rowset that a merge made small to limit its text.
 
     `Layouts` then uses this size and not its estimate, which is too low. By the estimate, the policy
     would merge the rowset with its neighbour again and again.

@@ -1,7 +1,7 @@
 """The policy's input (measurements of rowsets), its output (plans), and the cost of work in bytes.
 
-Source: docs/design/kudu.md, "Choice of rowsets to merge". Departure: one more rowset costs a scan a
-fixed number of bytes (`OPEN_BYTES`); in Kudu it costs 0.9 % of the tablet.
+Source: docs/design/kudu.md, "Choice of rowsets to merge". Departure: the cost of one more rowset
+for a scan is a fixed number of bytes (`OPEN_BYTES`). In Kudu it is 0.9 % of the tablet.
 """
 
 from __future__ import annotations
@@ -119,8 +119,8 @@ class MergePlan:
     A plan with a single rowset rewrites it.
 
     rowsets: ids, by ascending key_min.
-    purged:  encoded keys in hexadecimal, ascending. The merge leaves out the history of these keys
-             up to `purged_until`, and their rows that are still dead.
+    purged:  encoded keys in hexadecimal, ascending, whose values are to be erased. The merge leaves
+             out their history up to `purged_until`, and rows that were not inserted again later.
     """
 
     rowsets: tuple[int, ...]

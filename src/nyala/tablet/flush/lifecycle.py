@@ -13,10 +13,10 @@ A round has three steps. F is the timestamp at which it freezes memory.
                              root.
 
 Invariants
-    F1  A round raises a tablet's `inserts_durable` to F of the youngest MemRowSet in the round: all
-        inserts up to this timestamp are in files. So a round also takes every frozen MemRowSet that
-        an earlier, failed round left. Rounds of one tablet commit in the order of freezing (rule
-        R2).
+    F1  A tablet's `inserts_durable` says up to which timestamp all its inserts are in files. A
+        round raises it to the F of the youngest MemRowSet that it writes. So a round also writes
+        every frozen MemRowSet that an earlier, failed round left. Rounds of one tablet commit in
+        the order of freezing (rule R2).
     F2  A failed round changes nothing. The frozen stores stay readable and writable in the root,
         and the next round flushes them. The failed round, or the next open, removes its files.
     F3  A segment of the log is removed only by a catalogue change after which nothing in the
@@ -383,7 +383,7 @@ def _installed_tablet(
 def _adopted(
     store: Store, table: TableState, target: _NewRowSet, result: WrittenRowSet, change: CatalogChange
 ) -> DiskRowSet:
-    """Open the new rowset, and add the changes that its MemRowSet got after it was frozen.
+    """Open the new rowset, and add the changes that the frozen MemRowSet got after its freeze.
 
     change: gets the entries of the rowset and of its delta files.
     """

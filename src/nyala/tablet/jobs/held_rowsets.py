@@ -55,7 +55,7 @@ class JobReservations:
         self._by_lease.setdefault(lease, []).append(hold)
 
     def holders(self, rowset_ids: Collection[int]) -> list[Holder]:
-        """Return the jobs that hold any of these rowsets. A `Holder` names only these rowsets.
+        """Return the jobs that hold any of these rowsets. Other held rowsets are left out.
 
         Any thread may call this; the result may miss concurrent changes.
         """

@@ -219,7 +219,7 @@ def _check_delta_file(store: Store, path: str, made: WrittenDelta, row_count: in
 
 
 def _columns(store: Store, path: str, file_id: str, described: Sequence[ColumnPlace]) -> CFileReader:
-    """Open the file, and compare its directory of columns with the description."""
+    """Open the file, check that it has the `described` columns, and return its reader."""
     reader = CFileReader(store.env.files, store.path(path), file_id=file_id)
     try:
         found = reader.places()

@@ -245,7 +245,10 @@ def _table(store: Store, job: LoadCommit) -> TableState:
 def _part(
     store: Store, job: LoadCommit, table: TableState, staged: StagedTablet, written: list[str]
 ) -> _Part:
-    """Divide a tablet's staged files into files to commit and outdated rows."""
+    """Divide a tablet's staged files into files to commit and outdated rows.
+
+    written: gets the paths of files that are written here, without the outdated rows.
+    """
     tablet = table.tablets[table.ordinal_of[staged.tablet_id]]
     part = _Part(tablet, [], [], counts=dict(staged.counts))
     changed = _changed_keys(table, tablet, job.snapshot, store.marks.applied)
@@ -307,6 +310,7 @@ def _without(
 
     Adds the rows of changed keys to `part.outdated`.
     changed: the changed keys; None: every key may have changed.
+    written: gets the paths of new files.
     """
     rowset = open_staged(store, table, made)
     try:
@@ -379,6 +383,7 @@ def _delta_without(
 
     Adds the changes of changed keys to `part.outdated`.
     changed: the changed keys; None: every key may have changed.
+    written: gets the paths of new files.
     """
     rowset = job.files[made.rowset_id].open(store.env, store.root_path, None, table.schema)
     file = DeltaFile.open(
@@ -423,7 +428,7 @@ def _note_outdated(
     part: _Part,
     count: str,
 ) -> None:
-    """Add rows to `part.outdated` as the user gave them.
+    """Add these rows to `part.outdated`, in the form in which the user gave them.
 
     Also subtracts their number from `part.counts[count]`, because they will be counted again.
     """

@@ -245,7 +245,7 @@ class _Task:
         self.rowsets.append(self._write_rowset(image, self._table.schema, name))
 
     def _stage_idle(self, prepared: PreparedOperation, settlement: Settlement, errors: RowErrors) -> None:
-        """Write the rows that changed nothing and did not fail as a rowset, one row for each key.
+        """Write a rowset of the idle rows: one row for each key that neither changed nor failed.
 
         If a key has several rows, an insert takes the first row, and other operations the last row.
         """

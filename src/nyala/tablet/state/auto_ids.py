@@ -1,8 +1,8 @@
 """Counters for auto-incrementing key columns: one per tablet, from 1.
 
-All versions of a tablet share one counter, which is at least as great as each value in the tablet's
-rows. Each flush and each direct commit stores it in the catalogue (`TabletEntry.auto_id`), and the
-replay of the log raises it. So no value is used twice, even after a crash.
+The counter is at least as great as each value in the tablet's rows. Each flush, and each commit of
+a batch as files, stores the counter in the catalogue (`TabletEntry.auto_id`). The replay of the log
+raises the counter. So no value is used twice, even after a crash.
 
 Source: Kudu 1.17, "Non-unique primary keys"; docs/design/kudu.md, "Auto-incrementing column".
 """

@@ -174,9 +174,9 @@ def _purged_error(table: TableState, gone: PurgedRange, timestamp: int) -> Histo
 
 
 def check_same_ranges(table: TableState, to: int) -> None:
-    """Check that the table has the same range partitions with rows now and at the moment `to`.
+    """Check that no range partition with rows was dropped or brought back after the moment `to`.
 
-    Raises: InvalidArgumentError, which names a partition that was dropped or brought back since.
+    Raises: InvalidArgumentError, which names such a partition.
     """
     for tablet in table.every_tablet:
         entry = tablet.entry
@@ -212,10 +212,10 @@ def purged_ranges(tablets: Sequence[TabletState]) -> list[PurgedRange]:
 
 
 def note_cut(change: CatalogChange, root: Root, table_id: int, cut: int) -> Root:
-    """Record that the table's history before `cut` is discarded, in `change` and the returned root.
+    """Record in `change` that the table's history before `cut` is discarded; return the new root.
 
-    Raises the table's `history_start` to `cut`. Schema versions and purged ranges that only older
-    snapshots need are removed from the table's entry.
+    The table's entry gets `cut` as its `history_start`. Its schema versions and purged ranges that
+    only older snapshots need are removed.
     """
     table = root.any_table(table_id)
     assert table is not None, "the caller has found the table in this root"

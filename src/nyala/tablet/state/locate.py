@@ -172,9 +172,10 @@ def _locate_one(table: TableState, key: EncodedKeys, ordinal: int, at: int | Non
 
 
 def find_ghosts(table: TableState, keys: EncodedKeys, tablets: np.ndarray) -> np.ndarray:
-    """Return the position of each key's dead row in the MemRowSet of its tablet, or -1.
+    """Return the position of each key's dead row in the MemRowSet of its tablet; -1: no such row.
 
-    No key may be live there. Cost: nothing if no row of the MemRowSet was ever deleted.
+    Requires: none of the keys is live in this MemRowSet.
+    Cost: nothing if no row of the MemRowSet was ever deleted.
     """
     ghosts = np.full(len(keys), -1, np.int64)
     for ordinal, begin, end in equal_ranges(tablets):

@@ -2,8 +2,8 @@
 
     take      reserves rowsets for one compaction. If the compaction changes rowids, flushes leave
               the DeltaMemStores of these rowsets in memory (R3).
-    revoke    ends a reservation for more urgent work: a direct commit, or writers that need memory.
-              The compaction then stops.
+    revoke    ends a reservation for more urgent work: the commit of a batch as files, or writers
+              that need memory. The compaction then stops.
     release   ends a reservation
 
     hold      keeps compactions from taking rowsets while a job of other processes needs them

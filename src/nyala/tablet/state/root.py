@@ -99,7 +99,7 @@ class TabletState(LazyValues):
         return sum(store.nbytes for store in self._memory_stores())
 
     def memory_timestamp_min(self) -> int | None:
-        """Return the oldest timestamp that is only in memory; None: all rows are in files."""
+        """Return the oldest timestamp with rows only in memory; None: all rows are in files."""
         return _least(store.timestamp_min for store in self._memory_stores())
 
 
@@ -387,7 +387,7 @@ class Root(LazyValues):
         return sum(tablet.memory_bytes() for _, tablet in self.tablets())
 
     def memory_timestamp_min(self) -> int | None:
-        """Return the oldest timestamp that is only in memory; None: all rows are in files.
+        """Return the oldest timestamp with rows only in memory; None: all rows are in files.
 
         The log must be kept from this timestamp on.
         """

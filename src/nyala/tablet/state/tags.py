@@ -92,10 +92,10 @@ def tagged(entry: TableEntry, timestamp: int) -> TableEntry:
 
 
 def untagged(entries: Iterable[TableEntry], left: Iterable[TagEntry]) -> Iterator[TableEntry]:
-    """Yield the changed entries of tables, without the tagged moments that no remaining tag has.
+    """After tags were dropped, yield the new entries of the tables that lose a tagged moment.
 
-    entries: the entries of all tables. Those that do not change are left out.
-    left:    the tags that remain after others were dropped.
+    entries: the entries of all tables.
+    left:    the tags that remain.
     """
     moments = {tag.timestamp for tag in left}
     for entry in entries:

@@ -147,9 +147,10 @@ def repartition(
 
 
 def _swap(store: Store, source: TableState, target: TableState, snapshot: int, written: list[str]) -> None:
-    """Add the changes after `snapshot` to `target`, and replace the tablets of `source` by its own.
+    """Add the changes after `snapshot` to `target`, and give its tablets to the table `source`.
 
     Call it under the flush lock and the commit lock.
+    written: gets the paths of the written files.
     """
     now = store.root.tables.get(source.id)
     if now is None:

@@ -312,7 +312,7 @@ def _satisfied(table: TableState, operation: PreparedOperation, condition: When,
 
 
 class _Current:
-    """Each key's current values: the stored ones, or those of its last row that passed."""
+    """Each key's current values: the stored ones, or those of its last row that passed `when`."""
 
     def __init__(
         self, table: TableState, operation: PreparedOperation, columns: Sequence[ColumnSchema], snapshot: int

@@ -38,7 +38,7 @@ class Effect:
     codes:   the index of each row's rowset in `Settlement.rowsets`; ABSENT for an insert
     rowids:  the position of each row in its rowset; for an insert, the position of a dead row in
              the MemRowSet that gets the new values, or -1
-    batch:   the columns as one Arrow batch in the log's form; None: not available yet
+    batch:   the columns as the Arrow batch that the log stores; None: not computed yet
     message: the Arrow IPC message of `batch`; None: not encoded yet
     """
 

@@ -6,8 +6,8 @@ The batch keeps the flush lock and the commit lock until the end (other writers 
     for each part of the rows: prepare, check for conflicts, resolve, write files at t
     sync the files, commit one catalogue change, and replace the root
 
-SQL statements use this instead of `direct_commit`, because their rows are in a mapped file and not
-in memory. A part has at least 64 MB, or an eighth of the store's memory limit if that is more.
+SQL statements use this instead of `direct_commit`, because their rows are in a memory-mapped file
+and not in memory. A part has 64 MB, or an eighth of the store's memory limit if that is more.
 
 Invariants
     PC1  Nothing of the batch is visible before the catalogue change.

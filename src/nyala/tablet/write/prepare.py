@@ -59,7 +59,8 @@ class PreparedOperation:
     starts:      rows[starts[g]:starts[g + 1]] have keys[g], in the user's order
     missing:     required columns that were not given; a new row fails without them
     borrowed:    columns may be views of the user's memory; copy them to keep them after the call
-    ready:       the given columns as one batch in the log's form, if the conversion returned it
+    ready:       the given columns as the Arrow batch that the log stores, if the conversion
+                 returned it
     passed_over: the numbers of ignored rows
     given:       for a column that only some rows give, by column id: a mask of these rows
     sequence:    with `newest_by`, the id of that column; a delete stores its value in the dead row

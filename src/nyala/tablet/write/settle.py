@@ -13,15 +13,15 @@ are then combined to one *effect*, which is logged and applied:
 `prepare` has converted, routed and sorted the rows. `settle` runs under the commit lock. It looks
 up each key once (`locate`), and changes no stored state.
 
-In a single operation, all rows have the same columns. So the first row of a key wins for an insert
-or a delete, and the last row for an upsert or an update. Several operations on one table, and rows
-with different columns, are resolved by `settle_rows`, which takes up to twice as long.
+In a single operation, all rows have the same columns. So one row decides for its key: the first row
+of an insert or a delete, the last row of an upsert or an update. Several operations on one table,
+and rows with different columns, are resolved by `settle_rows`, which takes up to twice as long.
 
 Invariants
     S1  A key has at most one effect in a batch (W4), or several updates of different columns. So
         (rowid, timestamp) is unique for each column of a delta store.
-    S2  A delete and a later insert of a live key are an update of *all* columns outside the key. An
-        insert and a later delete of an absent key have no effect.
+    S2  A delete and a later insert of a live key become one update of *all* columns outside the
+        key. An insert and a later delete of an absent key have no effect.
     S3  Rows of an effect are in tablet order and, within a tablet, in key order.
     S4  Rows that failed, were ignored or change nothing have no effect (W5). The counts report the
         operations as the caller gave them.
@@ -308,8 +308,8 @@ def _columns(
 ) -> tuple[dict[int, Column], pa.RecordBatch | None, pa.Buffer | None]:
     """Return the `needed` columns of these rows by id; columns that were not given get defaults.
 
-    The second result has the columns as one Arrow batch in the log's form, the third its IPC
-    message. Either is None if it is not ready without more work.
+    The second result is the Arrow batch that the log stores, with these columns. The third result
+    is the IPC message of this batch. Each of them is None if it was not computed before.
     """
     given, ready = operation.columns, operation.ready
     pick = None if _is_identity(rows, operation.row_count) else pa.array(rows)

@@ -12,8 +12,8 @@ the n-th row of every key:
 
 Then the rows of a key are combined to one effect (S1): here, an insert of k1 with the b of the
 update. The last row that gives a column supplies its value. If a row creates the key again after a
-delete, the rows before it no longer count: a column that neither this row nor a later one gives
-gets its default.
+delete, the rows before it no longer count. If neither this row nor a later row gives a column, the
+column gets its default.
 
 Cost: O(columns) Arrow and NumPy calls, and some NumPy calls per step.
 Invariants: those of `settle`.

@@ -358,7 +358,7 @@ class OpenTransaction:
             addition.apply(self._now)
 
     def _make_private(self, settlement: Settlement) -> None:
-        """Give each DiskRowSet that the effects change a DeltaMemStore of this transaction."""
+        """Replace each DiskRowSet that the effects change by a copy with a private DeltaMemStore."""
         used = {int(code) for effect in settlement.effects for code in np.unique(effect.codes) if code >= 0}
         changed: dict[int, TabletState] = {}
         for code in used:

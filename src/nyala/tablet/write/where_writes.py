@@ -310,7 +310,7 @@ def read_keys(
         raise InvalidArgumentError(
             f"{operation} needs all key columns of {table.name!r} ({', '.join(c.name for c in schema.key_columns)}): "
             f"{left_out[0]!r} is missing"
-            + ("; scan(where=…) finds rows by a part of it" if operation == "get" else "")
+            + ("; scan(where=…) finds rows by a part of the key" if operation == "get" else "")
         )
     if converted.errors:
         raise InvalidValueError(
