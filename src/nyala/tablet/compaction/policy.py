@@ -105,6 +105,7 @@ def best_plan(
     work smaller. It then gets at least the gain of the best other plan. Otherwise the plan with the
     greatest gain is the best.
 
+    target_bytes: the size of a full rowset.
     quiet: nobody has written to the tablet for a while. Then merges may rewrite large rowsets for
            little new data, and all REDO is merged, so that reads become as fast as after
            `Table.compact`.
@@ -301,10 +302,10 @@ def _or_rewrite(
 def _major_of(rowset: RowSetLayout, target_bytes: int, redo_ratio_min: float) -> MajorPlan | None:
     """Return the major delta compaction that is due for the rowset; None if no column is due.
 
-    A column is due if a tenth of its bytes, or of its rows, has REDO. If any column is due, the
-    plan has the due columns or all columns, whichever saves more for its cost. With all columns, no
-    REDO file stays. A column with less REDO waits until there are enough files for a minor
-    compaction, because each major compaction adds an UNDO file.
+    A column is due if REDO is at least the share `redo_ratio_min` of its bytes or of its rows. A
+    column with less REDO waits, because each major compaction adds an UNDO file. The plan has the
+    due columns or all columns, whichever saves more for its cost. With all columns, no REDO file
+    stays.
     """
     if not rowset.redo_files or not rowset.redo_columns:
         return None

@@ -95,6 +95,7 @@ def choose_merge(
     The inputs may have at most `BUDGET_ROWSETS` times `target_bytes`. Exception: a rowset with more
     than half of this budget counts as half, so that two such rowsets can be merged.
 
+    target_bytes: the size of a full rowset.
     growth: a rowset is merged only if the other inputs have at least 1/growth of its bytes.
     Cost: 0.1 s for each 500 rowsets.
     """
@@ -187,7 +188,7 @@ class _Merge:
 
     def best(self, gain_min: float) -> MergePlan | None:
         available = np.array([r.available for r in self._rowsets])
-        candidates = self._with_company(np.flatnonzero(available))
+        candidates = self._with_enough_others(np.flatnonzero(available))
         best: MergePlan | None = None
         for _ in range(ROUNDS):
             if len(candidates) < 2:
@@ -195,7 +196,7 @@ class _Merge:
             optimum = self._optimum(candidates)
             if len(optimum) < 2:
                 break
-            kept = self._with_company(optimum)
+            kept = self._with_enough_others(optimum)
             plan = self._plan(kept)
             if plan is not None and plan.gain >= gain_min:
                 best = better(best, plan)
@@ -206,10 +207,10 @@ class _Merge:
                 refused = optimum[np.argmax(self._sizes[optimum])]
             else:
                 refused = np.setdiff1d(optimum, kept)
-            candidates = self._with_company(np.setdiff1d(candidates, refused))
+            candidates = self._with_enough_others(np.setdiff1d(candidates, refused))
         return best
 
-    def _with_company(self, chosen: Ints) -> Ints:
+    def _with_enough_others(self, chosen: Ints) -> Ints:
         """Return the largest subset of `chosen` in which no rowset is too large for the others (Q1)."""
         # A rowset that breaks Q1 also breaks it with fewer others. So the order of removal is irrelevant.
         while len(chosen) and self._growth < np.inf:

@@ -149,8 +149,8 @@ class LoadCommit:
 
 
 @dataclass
-class _Part:
-    """One tablet's part of the commit: its files, and its outdated rows.
+class _TabletShare:
+    """One tablet's share of the commit: its files, and its outdated rows.
 
     A row is outdated if its key was changed after the job's tasks read the table. Outdated rows are
     resolved again.
@@ -189,10 +189,10 @@ def commit_load(store: Store, job: LoadCommit) -> WriteResult:
                 store.reservations.revoke(filter(store.reservations.holds_deltas, held))
                 flush(store, ids)  # leaves nothing in memory: F4
                 table = _table(store, job)
-                parts = [_part(store, job, table, staged, written) for staged in job.tablets]
-                outdated = [rows for part in parts for rows in part.outdated]
+                shares = [_share_of(store, job, table, staged, written) for staged in job.tablets]
+                outdated = [rows for share in shares for rows in share.outdated]
                 # Outdated rows may change any rowset, so no rowset may be in a running merge (R4).
-                rowsets = [rowset.id for part in parts for rowset in part.tablet.rowsets]
+                rowsets = [rowset.id for share in shares for rowset in share.tablet.rowsets]
                 held = list(filter(store.reservations.holds_deltas, rowsets))
                 if not outdated or not held:
                     break
@@ -206,10 +206,10 @@ def commit_load(store: Store, job: LoadCommit) -> WriteResult:
                 prepared = prepare(table, name, request.data, ignore=request.ignore)
                 settlements = settle_requests(store, [request], [(table, prepared)], collect=job.collect)
             counts = row_counts([settlement for settlement, _ in settlements])
-            for part in parts:
-                for name, count in part.counts.items():
+            for share in shares:
+                for name, count in share.counts.items():
                     counts[name] += count
-            timestamp = _commit(store, job, table, parts, [s for s, _ in settlements], counts, written)
+            timestamp = _commit(store, job, table, shares, [s for s, _ in settlements], counts, written)
         except BaseException:
             store.discard_files(written)
             raise
@@ -242,36 +242,36 @@ def _table(store: Store, job: LoadCommit) -> TableState:
 # ------------------------------------------------------------------------------------------------ outdated rows
 
 
-def _part(
+def _share_of(
     store: Store, job: LoadCommit, table: TableState, staged: StagedTablet, written: list[str]
-) -> _Part:
+) -> _TabletShare:
     """Divide a tablet's staged files into files to commit and outdated rows.
 
     written: gets the paths of files that are written here, without the outdated rows.
     """
     tablet = table.tablets[table.ordinal_of[staged.tablet_id]]
-    part = _Part(tablet, [], [], counts=dict(staged.counts))
+    share = _TabletShare(tablet, [], [], counts=dict(staged.counts))
     changed = _changed_keys(table, tablet, job.snapshot, store.marks.applied)
     there = {rowset.id for rowset in tablet.rowsets}
     for made in staged.rowsets:
         unchanged = changed is not None and not len(changed)
-        kept = made if unchanged else _without(store, job, table, made, changed, part, written)
+        kept = made if unchanged else _without(store, job, table, made, changed, share, written)
         if kept is not None:
-            part.rowsets.append(kept)
+            share.rowsets.append(kept)
     for delta in staged.deltas:
         gone = delta.rowset_id not in there
         unchanged = not gone and changed is not None and not len(changed)
         # Only the job's lease keeps the files of a rowset that was merged away.
         with kept_by_lease(f"the load into table {table.name!r}", "nothing was written. Run the job again"):
             left = delta if unchanged else _delta_without(
-                store, job, table, delta, None if gone else changed, part, written
+                store, job, table, delta, None if gone else changed, share, written
             )  # fmt: skip
         if left is not None:
-            part.deltas.append(left)
+            share.deltas.append(left)
     if changed is None or len(changed):
         for made in staged.idle:
-            _take_effective(store, job, table, made, changed, part)
-    return part
+            _take_effective(store, job, table, made, changed, share)
+    return share
 
 
 def _changed_keys(table: TableState, tablet: TabletState, since: int, until: int) -> EncodedKeys | None:
@@ -303,12 +303,12 @@ def _without(
     table: TableState,
     made: WrittenRowSet,
     changed: EncodedKeys | None,
-    part: _Part,
+    share: _TabletShare,
     written: list[str],
 ) -> WrittenRowSet | None:
     """Return the staged rowset without the rows of changed keys; None if no row is left.
 
-    Adds the rows of changed keys to `part.outdated`.
+    Adds the rows of changed keys to `share.outdated`, to be resolved again.
     changed: the changed keys; None: every key may have changed.
     written: gets the paths of new files.
     """
@@ -317,15 +317,15 @@ def _without(
         rowids = _rows_of(rowset, changed)
         if not len(rowids):
             return made
-        _note_outdated(table, job, rowset, rowids, {}, part, "inserted")
+        _note_outdated(table, job, rowset, rowids, {}, share, "inserted")
         kept = np.setdiff1d(np.arange(rowset.row_count), rowids, assume_unique=True)
         if not len(kept):
             return None
         image = rowset.image(table.schema, 0, rowset.row_count, 0)
         number = store.allocate("rowset")
         again = write_rowset(
-            store.env.files, store.root_path, store.new_data_path(part.tablet.id, number, "base"), number,
-            part.tablet.id, image._only(kept), table.schema, deltas_durable=UNKNOWN,
+            store.env.files, store.root_path, store.new_data_path(share.tablet.id, number, "base"), number,
+            share.tablet.id, image._only(kept), table.schema, deltas_durable=UNKNOWN,
         )  # fmt: skip
         written += again.paths
         return again
@@ -339,9 +339,9 @@ def _take_effective(
     table: TableState,
     made: WrittenRowSet,
     changed: EncodedKeys | None,
-    part: _Part,
+    share: _TabletShare,
 ) -> None:
-    """Find the idle rows that would change something now, and add them to `part.outdated`.
+    """Add the idle rows that would change something now to `share.outdated`, to be resolved again.
 
     These are the rows whose key was live for the job's task and is absent now, or was absent and is
     live now.
@@ -352,12 +352,12 @@ def _take_effective(
         rowids = _rows_of(rowset, changed)
         if len(rowids):
             keys = rowset.keys_of(rowids)
-            found = locate(table, keys, np.full(len(keys), table.ordinal_of[part.tablet.id]))
+            found = locate(table, keys, np.full(len(keys), table.ordinal_of[share.tablet.id]))
             changes_rows = job.operation.startswith(("update", "delete"))
             rowids = rowids[(found.codes != ABSENT) == changes_rows]
         if len(rowids):
             count = "ignored" if job.operation.endswith("-ignore") else "updated"
-            _note_outdated(table, job, rowset, rowids, {}, part, count)
+            _note_outdated(table, job, rowset, rowids, {}, share, count)
     finally:
         rowset.close()
 
@@ -376,12 +376,12 @@ def _delta_without(
     table: TableState,
     made: StagedDelta,
     changed: EncodedKeys | None,
-    part: _Part,
+    share: _TabletShare,
     written: list[str],
 ) -> StagedDelta | None:
     """Return a rowset's staged changes except those of changed keys; None if no change remains.
 
-    Adds the changes of changed keys to `part.outdated`.
+    Adds the changes of changed keys to `share.outdated`, to be resolved again.
     changed: the changed keys; None: every key may have changed.
     written: gets the paths of new files.
     """
@@ -400,7 +400,7 @@ def _delta_without(
             return made
         values = {number: run.values.take(pa.array(outdated)) for number, run in runs.items()}
         count = "deleted" if job.operation.startswith("delete") else "updated"
-        _note_outdated(table, job, rowset, rowids[outdated], values, part, count)
+        _note_outdated(table, job, rowset, rowids[outdated], values, share, count)
         kept = np.setdiff1d(np.arange(len(rowids)), outdated, assume_unique=True)
         if not len(kept):
             return None
@@ -408,7 +408,7 @@ def _delta_without(
             number: DeltaRun("redo", rowids[kept], run.timestamps[kept], run.values.take(pa.array(kept)))
             for number, run in runs.items()
         }
-        path = store.new_data_path(part.tablet.id, store.allocate("delta"), "redo")
+        path = store.new_data_path(share.tablet.id, store.allocate("delta"), "redo")
         written.append(path)
         again = write_delta_file(
             store.env.files, store.path(path), "redo", left, delta_types(table.schema, left)
@@ -425,12 +425,12 @@ def _note_outdated(
     rowset: DiskRowSet,
     rowids: np.ndarray,
     values: Mapping[int, pa.Array],
-    part: _Part,
+    share: _TabletShare,
     count: str,
 ) -> None:
-    """Add these rows to `part.outdated`, in the form in which the user gave them.
+    """Add these rows to `share.outdated`, in the form in which the user gave them.
 
-    Also subtracts their number from `part.counts[count]`, because they will be counted again.
+    Also subtracts their number from `share.counts[count]`, because they will be counted again.
     """
     schema = table.schema
     arrays = {}
@@ -441,8 +441,8 @@ def _note_outdated(
             arrays[column.name] = rowset.gather(column, MAX_TIMESTAMP - 1, rowids)
         elif column.id in values:
             arrays[column.name] = values[column.id]
-    part.outdated.append(pa.table(arrays))
-    part.counts[count] = part.counts.get(count, 0) - len(rowids)
+    share.outdated.append(pa.table(arrays))
+    share.counts[count] = share.counts.get(count, 0) - len(rowids)
 
 
 # ------------------------------------------------------------------------------------------------ the transaction
@@ -452,7 +452,7 @@ def _commit(
     store: Store,
     job: LoadCommit,
     table: TableState,
-    parts: Sequence[_Part],
+    shares: Sequence[_TabletShare],
     settlements: Sequence[Settlement],
     counts: Mapping[str, int],
     written: list[str],
@@ -463,10 +463,10 @@ def _commit(
     if job.message is not None:
         change.put_messages.append(CommitMessage(timestamp, job.message))
     changed: dict[int, TabletState] = {}
-    placed = _link_staged(store, parts, written)
-    for part in parts:
-        rowsets = {rowset.id: rowset for rowset in part.tablet.rowsets}
-        for delta in part.deltas:
+    placed = _link_staged(store, shares, written)
+    for share in shares:
+        rowsets = {rowset.id: rowset for rowset in share.tablet.rowsets}
+        for delta in share.deltas:
             number, path = placed.get(delta.path) or (store.allocate("delta"), delta.path)
             known = dataclasses.replace(delta.delta, timestamp_min=timestamp, timestamp_max=timestamp)
             entry = delta_entry(number, delta.rowset_id, path, known)
@@ -475,15 +475,15 @@ def _commit(
                 [store.open_delta(entry)], deltas_durable=timestamp
             )
             rowsets[delta.rowset_id] = fresh
-        for rowset_id in sorted({delta.rowset_id for delta in part.deltas}):
+        for rowset_id in sorted({delta.rowset_id for delta in share.deltas}):
             change.put_rowsets.append(RowSetEntry.from_meta(rowsets[rowset_id].meta))
-        for made in part.rowsets:
+        for made in share.rowsets:
             adopted = _adopted(made, timestamp, placed)
             rowset, entries = store.adopt_rowset(adopted, table.schema)
             change.put_rowsets.append(RowSetEntry.from_meta(rowset.meta))
             change.put_deltas.extend(entries)
             rowsets[rowset.id] = rowset
-        changed[part.tablet.id] = dataclasses.replace(part.tablet, rowsets=tuple(rowsets.values()))
+        changed[share.tablet.id] = dataclasses.replace(share.tablet, rowsets=tuple(rowsets.values()))
     for settlement in settlements:
         write_effects(store, settlement, timestamp, change, changed, written)
     store.sync_directories(written)
@@ -498,7 +498,9 @@ def _is_staged(path: str) -> bool:
     return path.startswith(f"{layout.STAGING_NAME}/")
 
 
-def _link_staged(store: Store, parts: Sequence[_Part], written: list[str]) -> dict[str, tuple[int, str]]:
+def _link_staged(
+    store: Store, shares: Sequence[_TabletShare], written: list[str]
+) -> dict[str, tuple[int, str]]:
     """Link the staged files into the folders of their tablets.
 
     Returns, for each staged path, the file's new id and path. A file also keeps its staged name
@@ -516,11 +518,11 @@ def _link_staged(store: Store, parts: Sequence[_Part], written: list[str]) -> di
         names.append((staged, path))
         return path
 
-    for part in parts:
-        for delta in filter(lambda delta: _is_staged(delta.path), part.deltas):
-            place(delta.path, "delta", part.tablet.id, "redo")
-        for made in filter(lambda made: _is_staged(made.meta.path), part.rowsets):
-            path = place(made.meta.path, "rowset", part.tablet.id, "base")
+    for share in shares:
+        for delta in filter(lambda delta: _is_staged(delta.path), share.deltas):
+            place(delta.path, "delta", share.tablet.id, "redo")
+        for made in filter(lambda made: _is_staged(made.meta.path), share.rowsets):
+            path = place(made.meta.path, "rowset", share.tablet.id, "base")
             if made.undo_path is not None:
                 names.append((made.undo_path, f"{path}.undo"))
     written += [path for _, path in names]
