@@ -64,7 +64,7 @@ def compress(code: int, data: pa.Buffer) -> tuple[int, pa.Buffer]:
 
 
 def effective_compression(schema_compression: int, compresses: bool) -> int:
-    """Return the compression of the blocks of a column with this compression in the schema.
+    """Return the compression that blocks get if the schema has this one.
 
     "default" becomes LZ4, or no compression if the encoding itself `compresses`.
     """

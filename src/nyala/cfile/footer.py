@@ -148,7 +148,7 @@ class ColumnFooter(LazyValues):
 
     @property
     def sparse_key_rows_log2(self) -> int:
-        """The n for which one encoded key per 2^n rows is enough (see `sparse_key_rows_log2`)."""
+        """The result of the function `sparse_key_rows_log2` for this column."""
         return sparse_key_rows_log2(self.encoding, self.form)
 
     def block_rows(self, block: int) -> int:
@@ -358,11 +358,13 @@ class ColumnFooter(LazyValues):
 
 
 def sparse_key_rows_log2(encoding: Encoding, form: Physical) -> int:
-    """Return n for a column of a composite key: one encoded key per 2^n rows must be stored.
+    """Return n, where it is enough that a file stores the encoded key of every 2^n-th row.
 
-    encoding, form: how the column is stored. Look-ups compute the other keys from the key columns.
-    If n is 0, every key must be stored. For text, n is smaller than for numbers, because keys with
+    Look-ups compute the other keys from the columns of the composite key. n is 0 if this is slow,
+    so that every key must be stored. For text, n is smaller than for numbers, because keys with
     text take longer to compute (docs/design/keys-and-look-ups.md, "Sparse keys").
+
+    encoding, form: how one column of the composite key is stored.
     """
     if form.kind == BYTES:
         return format.SPARSE_TEXT_KEY_ROWS_LOG2

@@ -75,7 +75,7 @@ class Physical:
 
     @property
     def width_bytes(self) -> int:
-        """The bytes of one stored value of kind `fixed`; 0 for other kinds."""
+        """The bytes of one stored value; 0 for bool, text and binary."""
         return 0 if self.dtype is None else self.dtype.itemsize
 
     @property
@@ -90,7 +90,7 @@ class Physical:
 
     @property
     def arrow_width_bytes(self) -> int:
-        """The bytes of one value of kind `fixed` in Arrow's memory."""
+        """The bytes of one value in Arrow's memory, for types of fixed width."""
         return 16 if self.is_narrowed or self.is_wide else self.width_bytes
 
     @property
@@ -128,7 +128,7 @@ class Physical:
         return array
 
     def fixed_values(self, stored: pa.Array) -> npt.NDArray[Any]:
-        """Return a NumPy view of a stored array. It must be of kind `fixed` and without NULLs."""
+        """Return a NumPy view of a stored array, which must have a fixed width and no NULLs."""
         assert self.dtype is not None and stored.null_count == 0
         buffer = stored.buffers()[1]
         if buffer is None:
@@ -165,7 +165,7 @@ def narrow_decimal(type: ColumnType) -> pa.DataType | None:
 
 @functools.cache
 def narrow_physical(type: ColumnType) -> Physical:
-    """Return the stored form of a decimal of 4 or 8 bytes that decodes to `narrow_decimal(type)`."""
+    """Return the stored form of a small decimal that decodes to decimal32 or decimal64."""
     return dataclasses.replace(physical(type), narrow=True)
 
 
@@ -202,7 +202,7 @@ def bloom_physical() -> Physical:
 def canonical_array(type: ColumnType, array: pa.Array | pa.ChunkedArray) -> pa.Array:
     """Return the values as one contiguous array of the column type's Arrow type.
 
-    Text and binary with 64-bit offsets keep them.
+    Text and binary arrays with 64-bit offsets keep these offsets.
     Raises: ArrowInvalid or a similar error for values that cannot be cast.
     """
     if isinstance(array, pa.ChunkedArray):

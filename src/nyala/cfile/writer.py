@@ -335,8 +335,7 @@ def rows_per_block_log2(form: Physical, array: pa.Array, block_size_bytes: int) 
 
     For text, the largest block decides. But a few long values must not divide a column of short
     values into tiny blocks. So if the blocks have on average less than a sixteenth of
-    `block_size_bytes`, the largest may have up to `BLOCK_SIZE_BYTES_MAX`. A single value is never
-    larger.
+    `block_size_bytes`, the largest may have up to `BLOCK_SIZE_BYTES_MAX`, which no value exceeds.
     """
     size = min(max(block_size_bytes, format.BLOCK_SIZE_BYTES_MIN), format.BLOCK_SIZE_BYTES_MAX)
     limit = format.ROWS_PER_BLOCK_LOG2_MAX

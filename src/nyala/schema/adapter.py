@@ -45,7 +45,7 @@ def may_be_one_column(one: pa.DataType, other: pa.DataType) -> bool:
 
 
 def adapt(array: pa.Array, wanted: pa.DataType) -> pa.Array:
-    """Convert a column's values to the type `wanted`, which the column has or had (A2).
+    """Convert a column's values to the type that it has in another version of the schema (A2).
 
     Nothing is copied if the types are equal, or both decimals.
     Raises: CorruptionError if the same column cannot have had both types.

@@ -80,7 +80,7 @@ _INTEGERS: Final = ("int8", "int16", "int32", "int64")
 
 
 def add_column(schema: Schema, name: str, spec: ColumnSpec, limits: Limits = DEFAULT_LIMITS) -> Schema:
-    """Add a column at the end. Scans return its default for existing rows.
+    """Return the schema with a new column at the end. Existing rows get its default in scans.
 
     Raises: SchemaError for an existing name, NOT NULL without a default, too many columns, or an
     invalid column.
@@ -104,7 +104,10 @@ def add_column(schema: Schema, name: str, spec: ColumnSpec, limits: Limits = DEF
 
 
 def drop_column(schema: Schema, name: str) -> Schema:
-    """Drop a column. Raises: ColumnNotFoundError; SchemaError for a key column."""
+    """Return the schema without a column.
+
+    Raises: ColumnNotFoundError; SchemaError for a key column.
+    """
     column = _column(schema, name)
     if schema.is_key(name):
         raise SchemaError(
@@ -115,8 +118,9 @@ def drop_column(schema: Schema, name: str) -> Schema:
 
 
 def rename_column(schema: Schema, old: str, new: str, limits: Limits = DEFAULT_LIMITS) -> Schema:
-    """Rename a column. Raises: ColumnNotFoundError; SchemaError for an existing or invalid new
-    name.
+    """Return the schema with a renamed column.
+
+    Raises: ColumnNotFoundError; SchemaError for an existing or invalid new name.
     """
     column = _column(schema, old)
     _check_free(schema, new)
@@ -139,7 +143,9 @@ def change_column(
     immutable: bool | Unchanged = UNCHANGED,
     limits: Limits = DEFAULT_LIMITS,
 ) -> Schema:
-    """Change properties of a column. Arguments that are left out change nothing.
+    """Return the schema with changed properties of a column.
+
+    Arguments that are left out change nothing.
 
     default: the default for rows that are inserted from now on; None removes the default.
     type:    the same or a wider type.

@@ -27,7 +27,7 @@ _SIZE: Final = re.compile(
 
 
 def size_in_bytes(text: str) -> int | None:
-    """Return a size in bytes, rounded down.
+    """Parse a size such as '64KB'. Return the bytes, rounded down.
 
     Returns None for text that is not a size, and for a size above SIZE_MAX_BYTES.
     """
@@ -53,7 +53,7 @@ def whole_number(given: Any) -> int | None:
 
 
 def seconds_of(name: str, given: Any) -> float:
-    """Return a number of seconds as a float. It must be 0 or more, and may be infinity.
+    """Check a user's number of seconds, and return it as a float: 0 or more, or infinity.
 
     Raises: InvalidArgumentError; `name` begins the message.
     """

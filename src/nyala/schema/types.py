@@ -186,14 +186,15 @@ class ColumnType:
 
     @property
     def value_min(self) -> int | None:
-        """The least value in canonical form, for integer, date, timestamp and decimal; None for
-        other types.
+        """The least value of an integer, date, timestamp or decimal type, as an int.
+
+        The int is in canonical form: for a date days since 1970, for example. None for other types.
         """
         return self._bounds[0]
 
     @property
     def value_max(self) -> int | None:
-        """The greatest value in canonical form, for the same types as `value_min`."""
+        """The greatest value, as an int in canonical form; None for the same types as `value_min`."""
         return self._bounds[1]
 
     def _find_bounds(self) -> tuple[int | None, int | None]:

@@ -56,7 +56,7 @@ class Candidate(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class ColumnSample:
-    """The input of the choice by 'auto': the values of a column, and a sample of them."""
+    """What 'auto' uses to choose an encoding: the values of a column, and a sample of them."""
 
     form: Physical
     values: pa.Array
@@ -115,7 +115,7 @@ class Encoding(abc.ABC):
         return self.block(form, block).decode(0, block.row_count, form.arrow)
 
     def block(self, form: Physical, block: EncodedValues) -> ColumnBlock:
-        """Return the block in the form that the block cache keeps.
+        """Return the block as the object that the block cache keeps, encoded or decoded.
 
         Raises: ValueError, as `decode`.
         """
@@ -126,7 +126,7 @@ class Encoding(abc.ABC):
         return False
 
     def candidates(self, column: ColumnSample) -> Sequence[Candidate]:
-        """Return the candidates of this encoding for a column."""
+        """Return what 'auto' may choose if the column gets this encoding, with estimated sizes."""
         return ()
 
     def header(self, form: Physical, data: bytes) -> format.Layout | None:
@@ -139,7 +139,7 @@ class Encoding(abc.ABC):
     def sampled(
         self, column: ColumnSample, cost: int, size_factor: float = 1.25, compression: int | None = None
     ) -> Sequence[Candidate]:
-        """Return this encoding as one candidate. Encodes and compresses the sample to get its size.
+        """Return this encoding as the only candidate. Its size is that of the encoded sample.
 
         cost, size_factor: as in `Candidate`.
         compression: the compression of the candidate. None: the schema's, or the default of the

@@ -83,7 +83,10 @@ def _expect_size(block: EncodedValues, size: int) -> None:
 
 
 def encode_binary(part: pa.Array) -> pa.Buffer:
-    """Return the bytes of a text or binary array without NULLs. Its offsets may have 64 bits."""
+    """Encode a text or binary array without NULLs: a header, the lengths, then all bytes.
+
+    The array's offsets may have 64 bits.
+    """
     if len(part) == 0:
         return pa.py_buffer(format.BINARY_HEADER.pack(0, 1, bytes(3)))
     offsets = binary_offsets(part)

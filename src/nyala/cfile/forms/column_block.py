@@ -63,7 +63,7 @@ class BoundPredicate:
 
 
 class ColumnBlock(abc.ABC):
-    """The base class of all forms of blocks.
+    """The base class of blocks in memory. It has one subclass, called a form, per encoding.
 
     A form must implement `decode`. It overrides the other operations if it can do them faster.
     """

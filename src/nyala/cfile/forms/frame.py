@@ -50,7 +50,7 @@ def value_bounds(form: Physical) -> tuple[int, int]:
 
 
 def line_fits(form: Physical, base: int, step: int, rows: int, delta_max: int) -> bool:
-    """Whether every value of a block with this base and step is a value of the type (FOR-fits).
+    """Whether all values of a block with this base and step are in the type's range (FOR-fits).
 
     delta_max: the block's greatest delta, multiplied by its unit. The least delta is 0.
     """

@@ -23,7 +23,7 @@ is packed.
 
 A kernel makes one pass over its data, and releases the interpreter lock meanwhile (except
 `delta_at`). The caller must check the block's header. If the arguments would make a compiled kernel
-read or write outside of them, it raises ValueError. With such arguments, `plain` is undefined.
+read or write outside of them, it raises ValueError. In `plain`, the result is then undefined.
 
 The environment variable NYALA_KERNELS, `plain` or `compiled`, selects the kernels when Nyala is
 imported. Without it, Nyala uses the compiled kernels if they exist.

@@ -544,7 +544,7 @@ def _timestamp_to_timestamp(array: pa.Array, type: ColumnType) -> Cast:
 
 
 def are_finite_times(array: pa.Array) -> bool:
-    """Whether no timestamp is DuckDB's `infinity` (2^63 - 1) or `-infinity` (its negative)."""
+    """Whether all timestamps are finite: not DuckDB's `infinity` (2^63 - 1) or its negative."""
     ticks = array.view(pa.int64())
     if len(array) <= _FEW:
         return all(value is None or abs(value) != _INT64_MAX for value in ticks.to_pylist())

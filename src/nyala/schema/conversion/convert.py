@@ -233,8 +233,9 @@ def _long_key_messages(whole: Column, column: ColumnSchema) -> dict[int, str]:
 def _map_columns(
     convert_one: Callable[[ColumnSchema], _Result], columns: Sequence[ColumnSchema], row_count: int
 ) -> Iterator[_Result]:
-    """Yield `convert_one` of each column, in order. For many rows it uses threads, because Arrow
-    releases the GIL.
+    """Call `convert_one` for each column, and yield the results in order.
+
+    For many rows it uses threads, because Arrow releases the GIL.
     """
     workers = min(len(columns), os.cpu_count() or 1)
     if row_count < _PARALLEL_ROWS_MIN or workers < 2:
@@ -600,7 +601,7 @@ def _check_text(names: Mapping[Any, Any]) -> None:
 
 
 def _read_column(name: str, values: Any) -> Any:
-    """Return one column of a dict in a form that InputColumns allows."""
+    """Check one column of a user's dict, and return it in a form that `InputColumns` allows."""
     if isinstance(values, pa.Array | pa.ChunkedArray | list | tuple | range):
         return values
     if isinstance(values, np.ndarray):

@@ -159,9 +159,9 @@ class LongColumn:
         return values if len(back) == len(wanted) and _ascends(self._rows) else values.take(pa.array(back))
 
     def converted(self) -> tuple[pa.Array, list[Failure]]:
-        """Convert text to one array of `type`; also return the failed rows.
+        """Convert the user's text to one array of a type such as date; also return the failed rows.
 
-        For types that are not text, such as date. Not supported for a slice of a column.
+        Not for text types. Not supported for a slice of a column.
         """
         values: list[pa.Array] = []
         failures = list(self._failures(values))
@@ -187,7 +187,7 @@ class LongColumn:
         return np.flatnonzero((self._rows < 0) | null.take(self._rows, mode="clip"))
 
     def _failures(self, values: list[pa.Array] | None) -> Iterator[Failure]:
-        """Convert all sources, and yield the failures. Their rows count through all sources.
+        """Convert all sources, and yield the failures. Rows are positions in the joined sources.
 
         values: receives the converted arrays; None discards them.
         """
@@ -286,7 +286,10 @@ def joined(columns: Sequence[Column], type: ColumnType, limits: Limits) -> LongC
 
 
 def row_slices(columns: Mapping[str, Column], count: int) -> Iterator[tuple[int, int, dict[str, pa.Array]]]:
-    """Yield slices of rows as (lower, upper, arrays by name). Without a LongColumn it is one slice."""
+    """Divide a batch into slices whose columns fit into Arrow arrays.
+
+    Yields (lower, upper, arrays by name) for each slice. A batch without a LongColumn is one slice.
+    """
     long = {name: column for name, column in columns.items() if isinstance(column, LongColumn)}
     if not long:
         yield 0, count, dict(columns)
@@ -471,7 +474,7 @@ def _concat(parts: Sequence[pa.Array], type: ColumnType) -> pa.Array:
 
 
 def _source_ranges(bounds: npt.NDArray[np.int64]) -> Iterator[tuple[int, int, int]]:
-    """Yield (i, bounds[i], bounds[i + 1]) for each source i that has rows between these bounds."""
+    """Yield (i, bounds[i], bounds[i + 1]) for each source i with rows between these bounds."""
     for number, (lower, upper) in enumerate(zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True)):
         if lower < upper:
             yield number, lower, upper

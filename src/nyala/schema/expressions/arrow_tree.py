@@ -51,7 +51,7 @@ class _UnknownError(Exception):
 
 
 def tree_of(expression: pc.Expression, schema: Schema) -> Node | None:
-    """Return the tree of a condition on columns of the schema.
+    """Convert a pyarrow condition on columns of the schema to a tree of Nyala.
 
     Returns None if the condition has a part that this module does not support.
     """

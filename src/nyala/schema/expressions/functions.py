@@ -190,9 +190,9 @@ def _substr(value: Value, start: Value, length: Value | None = None) -> Value:
 
 
 def _slice(array: pa.Array, first: int, count: int | None) -> pa.Array:
-    """Return `count` characters from character `first`, which counts from 1, or from the end if it
-    is negative.
+    """Return `count` characters of each text, from the character `first` on.
 
+    Characters count from 1, or from the end if `first` is negative.
     Positions before the start of the text count too: substr('abc', -5, 3) is 'a'.
     """
     if first >= 0:
@@ -290,7 +290,7 @@ def _rounding(name: str, function: Callable[[pa.Array, int], pa.Array]) -> Calla
 
 
 def _with_room(array: pa.Array) -> pa.Array:
-    """Cast to a decimal with room for one more digit before the point."""
+    """Cast to a decimal type with one more digit before the point, for values that round up."""
     return array.cast(pa.decimal256(min(array.type.precision + 1, 76), array.type.scale))
 
 

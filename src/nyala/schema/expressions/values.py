@@ -203,7 +203,7 @@ class ConstantValue(Value):
 
 
 class ColumnValue(Value):
-    """A column. Its integers become int64, its decimals decimal256, and its floats double."""
+    """The value of a column. Integers become int64, decimals decimal256, and floats double."""
 
     def __init__(self, column: ColumnSchema) -> None:
         type = column.type

@@ -258,7 +258,7 @@ def _check_op(op: str) -> None:
 
 
 def _canonical_literal(column: ColumnSchema, literal: literals.Literal) -> literals.Literal:
-    """Convert a literal to the form that all equal literals have in comparisons with `column` (B2)."""
+    """Convert a literal that is compared with `column`; equal values become equal literals (B2)."""
     if literal is None:
         return None
     type = column.type
@@ -407,8 +407,9 @@ def build_condition(node: Node, schema: Schema, negated: bool = False) -> Bound:
 def _operand(node: Node, schema: Schema) -> tuple[ColumnSchema, Callable[[Bound], Bound]]:
     """Return the column that a condition on `node` tests, and a function that adapts the condition.
 
-    If `node` is a column, the function returns the condition unchanged. If it is a computed value,
-    the column is made up (see `column_like`), and the function makes the condition compute it.
+    If `node` is a column, the function returns the condition unchanged. If `node` is a computed
+    value, the column is made up (see `column_like`), and the function returns a condition that
+    computes the value and then tests it.
     """
     if isinstance(node, Column):
         return schema.by_name(node.name), lambda bound: bound

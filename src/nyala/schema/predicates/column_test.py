@@ -82,9 +82,10 @@ _COSTLY_RANK = 10
 def split_by_column(
     terms: Iterable[Bound], constraints: Mapping[str, Constraint], columns: Iterable[ColumnSchema]
 ) -> tuple[tuple[ColumnTest, ...], Bound | None]:
-    """Return the column tests, the cheapest first, and the AND of the other terms (T1).
+    """Split the terms of an AND into one test per column, and the AND of the other terms (T1).
 
-    The AND is None if there are no other terms.
+    The cheapest test comes first. The AND is None if there are no other terms.
+
     terms:       the terms of one AND.
     constraints: by column name.
     columns:     at least the columns that the terms read.

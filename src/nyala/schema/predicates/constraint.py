@@ -115,7 +115,7 @@ class Constraint(LazyValues):
         )._canonical()
 
     def _canonical(self) -> Constraint:
-        """Return this range in the form of C2: as one value if the bounds are equal, or empty."""
+        """Return this range so that C2 holds: as a list if it has one value, as `EMPTY` if none."""
         if self.lower is None or self.upper is None:
             return self
         lower, upper = order_key(self.lower), order_key(self.upper)
