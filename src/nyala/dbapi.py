@@ -32,8 +32,8 @@ from nyala.api.database import Database
 from nyala.api.database import connect as open_store
 from nyala.optional import need
 from nyala.schema.expressions.nodes import col
-from nyala.sql.access import ProgramAccess
 from nyala.sql.result import Result
+from nyala.sql.rights import ProgramRights
 from nyala.sql.session import SqlSession
 from nyala.sql.tokens import DEFINES, READS, WRITES, main_keyword, split_statements, tokens
 
@@ -360,7 +360,7 @@ class Connection:
     def __init__(self, database: Database, autocommit: bool, *, owns: bool) -> None:
         self._database = database
         self._owns = owns
-        self._session = SqlSession(database, ProgramAccess(None))
+        self._session = SqlSession(database, ProgramRights(None))
         self._lock = threading.RLock()
         self._has_written = False
         self._ended = ""  # why the transaction has ended, until rollback()

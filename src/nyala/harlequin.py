@@ -22,7 +22,7 @@ from nyala.catalog.checkpoint import identity_path
 from nyala.env import SYSTEM
 from nyala.env.paths import is_bucket_url
 from nyala.errors import Error
-from nyala.sql.access import ProgramAccess
+from nyala.sql.rights import ProgramRights
 from nyala.sql.session import SqlSession
 from nyala.sql.tokens import quoted
 
@@ -80,7 +80,7 @@ class NyalaConnection(HarlequinConnection):
     def __init__(self, database: Database) -> None:
         self.init_message = f"Nyala store {database.path}"
         self._database = database
-        self._session = SqlSession(database, ProgramAccess(None))
+        self._session = SqlSession(database, ProgramRights(None))
 
     def execute(self, query: str) -> NyalaCursor | None:
         try:

@@ -1,4 +1,4 @@
-"""SQL that does not come from the program (`StoreAccess`) reaches only the tables of its store."""
+"""SQL that does not come from the program (`StoreRights`) reaches only the tables of its store."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import nyala
-from nyala.sql.access import StoreAccess
+from nyala.sql.rights import StoreRights
 from nyala.sql.session import SqlSession
 from tests.support import open_database
 
@@ -136,7 +136,7 @@ def test_a_statement_that_reaches_outside_is_refused(db: Any, tmp_path: Path, te
     """It is refused whether or not its rows are read, and it reads and writes no file and no setting."""
     csv, out = tmp_path / "x.csv", tmp_path / "out"
     csv.write_text("a\n1\n")
-    session = SqlSession(db, StoreAccess())
+    session = SqlSession(db, StoreRights())
     with pytest.raises((nyala.InvalidArgumentError, nyala.TableNotFoundError)):
         session.execute(text.format(csv=csv, out=out)).fetchall()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["x.csv"]
@@ -161,7 +161,7 @@ def test_a_statement_that_reaches_outside_is_refused(db: Any, tmp_path: Path, te
     ],
 )
 def test_statements_that_read_only_the_store_are_allowed(db: Any, text: str) -> None:
-    SqlSession(db, StoreAccess()).execute(text).fetchall()
+    SqlSession(db, StoreRights()).execute(text).fetchall()
 
 
 def test_settings_stay_locked_for_the_program_too(db: Any) -> None:

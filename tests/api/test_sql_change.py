@@ -15,7 +15,7 @@ import pyarrow as pa
 import pytest
 
 import nyala
-from nyala.sql.access import Access, ProgramAccess, StoreAccess
+from nyala.sql.rights import ProgramRights, Rights, StoreRights
 from nyala.sql.session import SqlSession
 
 
@@ -309,10 +309,10 @@ def _before(key: int) -> dict[str, Any] | None:
     return {"id": key, "v": key, "s": f"s{key}"} if key < 500 else None
 
 
-@pytest.mark.parametrize("access", [ProgramAccess(None), StoreAccess()], ids=["program", "store"])
-def test_interrupt_ends_a_running_statement(db: nyala.Database, t: nyala.Table, access: Access) -> None:
-    """Without the interrupt the statement takes minutes. Each kind of access has its own DuckDB."""
-    session = SqlSession(db, access)
+@pytest.mark.parametrize("rights", [ProgramRights(None), StoreRights()], ids=["program", "store"])
+def test_interrupt_ends_a_running_statement(db: nyala.Database, t: nyala.Table, rights: Rights) -> None:
+    """Without the interrupt the statement takes minutes. Each kind of rights has its own DuckDB."""
+    session = SqlSession(db, rights)
     stopped = threading.Event()
 
     def stop() -> None:
@@ -342,7 +342,7 @@ def test_interrupt_ends_no_statement_of_another_session(
     db: nyala.Database, t: nyala.Table, statement: str
 ) -> None:
     """The other session reads its rows to the end, on the same DuckDB."""
-    mine, other = SqlSession(db, ProgramAccess(None)), SqlSession(db, ProgramAccess(None))
+    mine, other = SqlSession(db, ProgramRights(None)), SqlSession(db, ProgramRights(None))
     before = t.to_arrow()
     rows = other.execute("SELECT a.range + b.range AS n FROM range(3000) AS a, range(3000) AS b").to_reader()
     done, errors = threading.Event(), list[BaseException]()

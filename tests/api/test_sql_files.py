@@ -16,7 +16,7 @@ import pyarrow.dataset as ds
 import pytest
 
 import nyala
-from nyala.sql.access import ProgramAccess
+from nyala.sql.rights import ProgramRights
 from nyala.sql.session import SqlSession
 from tests.support import open_database
 
@@ -220,7 +220,7 @@ def test_two_threads_attach_under_one_name(db: Any, tmp_path: Path) -> None:
     ],
 )
 def test_an_interrupted_copy_leaves_no_file(db: Any, tmp_path: Path, statement: str) -> None:
-    session, ended = SqlSession(db, ProgramAccess(None)), threading.Event()
+    session, ended = SqlSession(db, ProgramRights(None)), threading.Event()
     raised: list[Exception] = []
 
     def run() -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import nyala
-from nyala.sql.access import ProgramAccess
+from nyala.sql.rights import ProgramRights
 from nyala.sql.select.running import StatementInterrupted
 from nyala.sql.session import SqlSession
 
@@ -44,7 +44,7 @@ def check_unchanged(db: nyala.Database) -> None:
 
 @pytest.mark.parametrize("statement", STATEMENTS.values(), ids=STATEMENTS)
 def test_an_interrupt_by_another_thread(db: nyala.Database, statement: str) -> None:
-    session = SqlSession(db, ProgramAccess(None))
+    session = SqlSession(db, ProgramRights(None))
     raised: list[BaseException] = []
 
     def run() -> None:
@@ -67,7 +67,7 @@ def test_an_interrupt_by_another_thread(db: nyala.Database, statement: str) -> N
 
 
 def test_an_interrupt_while_rows_are_read(db: nyala.Database) -> None:
-    session = SqlSession(db, ProgramAccess(None))
+    session = SqlSession(db, ProgramRights(None))
     reader = session.execute("SELECT i FROM range(1000000000000) r(i)").to_reader()
     assert reader.read_next_batch().num_rows
     session.interrupt()

@@ -16,7 +16,7 @@ import pytest
 
 import nyala
 import nyala.dbapi
-from nyala.sql.access import StoreAccess
+from nyala.sql.rights import StoreRights
 from nyala.sql.session import SqlSession
 from tests.sampled import is_night
 
@@ -113,7 +113,7 @@ def test_executemany_has_the_result_of_single_statements(db: nyala.Database, tex
 def test_which_statements_are_executed_at_once(db: nyala.Database, text: str) -> None:
     make_table(db)
     rows = [[key if "x.k = ? AND g" in text else "a"] * text.count("?") for key in range(50, 53)]
-    session = SqlSession(db, StoreAccess())
+    session = SqlSession(db, StoreRights())
     if "k = ?" in text or text.startswith("INSERT"):
         number = 0 if text.startswith("INSERT INTO t VALUES") or "REPLACE" in text else -1
         for key, row in enumerate(rows, 50):

@@ -932,7 +932,7 @@ class Database:
         2
         """
         need("duckdb", "sql")
-        from nyala.sql.access import of_caller
+        from nyala.sql.rights import of_caller
         from nyala.sql.session import SqlSession
 
         return SqlSession(self, of_caller(), slot=self._sql_transaction).execute(text, parameters, at=at)
@@ -1480,7 +1480,7 @@ class Snapshot:
         """Return the result of a SELECT over the tables at this moment: see `Database.sql`."""
         self._pinned()
         need("duckdb", "sql")
-        from nyala.sql.access import of_caller
+        from nyala.sql.rights import of_caller
         from nyala.sql.session import SqlSession
 
         return SqlSession(self._database, of_caller(), source=self).execute(text, parameters)

@@ -114,7 +114,7 @@ class Transaction:
         """
         self._pinned()
         need("duckdb", "sql")
-        from nyala.sql.access import of_caller
+        from nyala.sql.rights import of_caller
         from nyala.sql.session import SqlSession
 
         return SqlSession(self._database, of_caller(), transaction=self).execute(text, parameters)

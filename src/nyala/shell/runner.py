@@ -19,7 +19,7 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from nyala.sql.access import ProgramAccess
+from nyala.sql.rights import ProgramRights
 from nyala.sql.select.running import StatementInterrupted
 from nyala.sql.session import SqlSession
 
@@ -49,7 +49,7 @@ class Runner:
 
     def __init__(self, database: Database) -> None:
         self.database = database
-        self._session = SqlSession(database, ProgramAccess(None))
+        self._session = SqlSession(database, ProgramRights(None))
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="nyala-shell")
         self._cancelled = threading.Event()
 

@@ -1,4 +1,4 @@
-"""The inputs of one statement: the store, the transaction, the parameters and the access rights.
+"""The inputs of one statement: the store, the transaction, the parameters and the rights.
 
 Source: docs/how-to/sql.md.
 """
@@ -11,8 +11,8 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, Union
 
 from nyala.errors import InvalidArgumentError, TableNotFoundError
-from nyala.sql.access import Access
 from nyala.sql.python_values import plain_values
+from nyala.sql.rights import Rights
 from nyala.sql.select.running import Running
 from nyala.sql.tokens import Token, parameters, replaced, tokens
 
@@ -42,7 +42,7 @@ class Context:
     """
 
     database: Database
-    access: Access
+    rights: Rights
     transaction: Transaction | None = None
     parameters: Mapping[str, Any] = field(default_factory=dict)
     at: Any = None
@@ -87,8 +87,8 @@ class Context:
                 )
             rows = answer(source, text, self.parameters_of(text))
             objects, text = {_CATALOGUE_ROWS: rows}, f"FROM {_CATALOGUE_ROWS}"
-        attached = self.database._attached if self.access.files else {}
-        connection = self.database._connection(files=self.access.files)
+        attached = self.database._attached if self.rights.files else {}
+        connection = self.database._connection(files=self.rights.files)
         reading = read_moments(self.database, attached, connection, source.timestamp, text, self.parameters)
         text, scans = reading.text, reading.scans
         if attached:
@@ -101,7 +101,7 @@ class Context:
             try:
                 return run(connection, source, text, values, objects, scans, self.running)
             except TableNotFoundError as error:
-                name, data = find_object(source, self.access, error, {*objects, *scans})
+                name, data = find_object(source, self.rights, error, {*objects, *scans})
             if hasattr(data, "with_cheap_types"):
                 scans = {**scans, name: data}
             else:

@@ -21,9 +21,9 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from nyala.env.interrupts import Cancellable
 from nyala.errors import Error, InvalidArgumentError
-from nyala.sql.access import Access
 from nyala.sql.context import NO_PARAMETERS, Context, parameters_by_name, with_numbered_parameters
 from nyala.sql.result import Result, without_rows
+from nyala.sql.rights import Rights
 from nyala.sql.select.by_key import look_up
 from nyala.sql.select.errors import in_words_of_sql, located
 from nyala.sql.select.running import Running, is_signal
@@ -76,7 +76,7 @@ class TransactionSlot:
 class SqlSession:
     """One user's statements on a store. Thread-safe: statements run one after another.
 
-    access: the rights of the statements.
+    rights: what the statements may read and write, such as files.
     slot: holds the transaction that BEGIN opens; default: a slot of this session.
     transaction: an open transaction, which the caller commits. With it, BEGIN and COMMIT are
         refused.
@@ -86,14 +86,14 @@ class SqlSession:
     def __init__(
         self,
         database: Database,
-        access: Access,
+        rights: Rights,
         *,
         slot: Slot | None = None,
         transaction: Transaction | None = None,
         source: Snapshot | None = None,
     ) -> None:
         self._database = database
-        self._access = access
+        self._rights = rights
         self._source = source
         self._slot = slot or TransactionSlot()
         self._callers = transaction
@@ -116,7 +116,7 @@ class SqlSession:
         from nyala.sql.change.many import statement_of_rows
 
         with self._lock:
-            if not self._access.files:
+            if not self._rights.files:
                 check_store_only(text)
             found = statement_of_rows(self._context(NO_PARAMETERS, None), text, rows)
             if found is None:
@@ -221,7 +221,7 @@ class SqlSession:
                 f"{first or reader.tokens[0].text} is not a statement of Nyala's SQL: see the SQL reference "
                 "(docs/reference/sql.md) for those that are"
             )
-        if not self._access.files:
+        if not self._rights.files:
             check_store_only(text)
         self._running.begin()
         if first in READS:
@@ -244,7 +244,7 @@ class SqlSession:
     ) -> Context:
         return Context(
             self._database,
-            self._access,
+            self._rights,
             self._transaction,
             values,
             at,

@@ -60,7 +60,7 @@ def test_only_internals_uses_private_names_of_spark() -> None:
         str(path): private_uses(path.read_text())
         for path in sources
         # `f_locals` of a program that calls `db.sql`, which is not about Spark.
-        if INTERNALS not in path.parents and path.parts[-2:] != ("sql", "access.py")
+        if INTERNALS not in path.parents and path.parts[-2:] != ("sql", "rights.py")
     }
     assert {path: names for path, names in found.items() if names} == {}
     assert private_uses((INTERNALS / "plans.py").read_text())

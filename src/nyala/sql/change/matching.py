@@ -220,7 +220,7 @@ def _program_data(statement: Statement, others: str) -> dict[str, Any]:
     name = tokens(others)[0].name
     if name.lower() in map(str.lower, statement.source.list_tables()) or statement.with_clause:
         return {}
-    data = data_named(statement.source, statement.context.access, name)
+    data = data_named(statement.source, statement.context.rights, name)
     return {} if data is None or hasattr(data, "with_cheap_types") else {name: data}
 
 

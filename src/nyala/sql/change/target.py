@@ -198,7 +198,7 @@ class Statement(LazyValues):
         if reads_catalogue(select):
             return None
         context = self.context
-        session = Session(context.database._connection(files=context.access.files))
+        session = Session(context.database._connection(files=context.rights.files))
         context.running.add(session)
         try:
             for name, given in objects.items():

@@ -67,7 +67,7 @@ def _describe(context: Context, reader: TokenReader) -> tuple[Source, pa.Table]:
             state = state_of(source, name)
             return source, _of_column(described(state), state, reader.identifier())
         rest = reader.text[begin:]
-        connection = context.database._connection(files=context.access.files)
+        connection = context.database._connection(files=context.rights.files)
         moments = read_moments(
             context.database, {}, connection, source.timestamp, f"FROM {rest}", context.parameters
         )

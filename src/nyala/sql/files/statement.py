@@ -17,7 +17,7 @@ def execute(context: Context, text: str) -> FixedResult:
     """Execute a statement that reaches files or other stores. Raises: as `Database.sql`."""
     reader = TokenReader(text)
     word = reader.next().keyword
-    context.access.check_outside(word)
+    context.rights.check_outside(word)
     if word == "COPY":
         return _copy(context, reader)
     return _attach(context, reader) if word == "ATTACH" else _detach(context, reader)

@@ -25,7 +25,7 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 
 from nyala.errors import Error, InvalidArgumentError, TableNotFoundError
-from nyala.sql.access import Access
+from nyala.sql.rights import Rights
 from nyala.sql.select.errors import missing_table
 from nyala.sql.select.moments import Feed
 
@@ -41,7 +41,7 @@ _KINDS: Final = (
 
 
 def find_object(
-    source: Snapshot | Transaction, access: Access, error: TableNotFoundError, known: Collection[str]
+    source: Snapshot | Transaction, rights: Rights, error: TableNotFoundError, known: Collection[str]
 ) -> tuple[str, Any]:
     """Return (name of the missing table, the program's data with this name).
 
@@ -54,7 +54,7 @@ def find_object(
     Raises: `error` if no variable has this name; InvalidArgumentError for data that cannot be read.
     """
     name = missing_table(error)
-    value = None if name is None else access.variable(name)
+    value = None if name is None else rights.variable(name)
     if name is None or name in known or value is None:
         raise error
     data = _table_of(name, value, source)
@@ -65,9 +65,9 @@ def find_object(
     return name, data
 
 
-def data_named(source: Snapshot | Transaction, access: Access, name: str) -> Any:
+def data_named(source: Snapshot | Transaction, rights: Rights, name: str) -> Any:
     """Return the program's data with this name, as `find_object` does; None if no variable has this name."""
-    value = access.variable(name)
+    value = rights.variable(name)
     return None if value is None else _table_of(name, value, source)
 
 

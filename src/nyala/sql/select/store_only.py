@@ -1,4 +1,4 @@
-"""Refuses functions that reach outside the store, in SQL that does not come from the program (`StoreAccess`).
+"""Refuses functions that reach outside the store, in SQL that does not come from the program (`StoreRights`).
 
 The DuckDB of such SQL has no access to files, and its settings are locked. This check is a second
 barrier. It refuses all table functions and functions with side effects, except those in `_ALLOWED`.

@@ -1,7 +1,7 @@
 """The rights of SQL: whether it may read files, other stores and variables of the program.
 
-    ProgramAccess    SQL of the embedding program or its shell: everything
-    StoreAccess      SQL from elsewhere: only the tables of the store
+    ProgramRights    SQL of the embedding program or its shell: everything
+    StoreRights      SQL from elsewhere: only the tables of the store
 
 Source: docs/how-to/sql.md, "What is guaranteed".
 """
@@ -15,7 +15,7 @@ from typing import Any, Protocol
 from nyala.errors import InvalidArgumentError
 
 
-class Access(Protocol):
+class Rights(Protocol):
     """The rights of a session.
 
     files: whether statements can read and write files.
@@ -33,7 +33,7 @@ class Access(Protocol):
         """
 
 
-class ProgramAccess:
+class ProgramRights:
     """The rights of the program that embeds the store.
 
     frame: the frame of the Python code that executes the statement, whose variables can be read;
@@ -56,16 +56,16 @@ class ProgramAccess:
         pass
 
 
-def of_caller() -> ProgramAccess:
+def of_caller() -> ProgramRights:
     """Return the rights of the program, whose SQL can read its variables.
 
     Call this function in a public method such as `Database.sql`. The variables are those of the
     function that called the method.
     """
-    return ProgramAccess(sys._getframe(2))
+    return ProgramRights(sys._getframe(2))
 
 
-class StoreAccess:
+class StoreRights:
     """The rights of SQL that does not come from the program: only the tables of the store."""
 
     files = False
