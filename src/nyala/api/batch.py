@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 import numpy as np
 import pyarrow as pa
 
-from nyala.api.writable import Errors, choice, collect
+from nyala.api.writable import Errors, collect, ignores
 from nyala.errors import InvalidArgumentError
 from nyala.tablet.state.messages import check_message
 from nyala.tablet.state.result import WriteResult
@@ -86,7 +86,7 @@ class Batch:
 
     def insert(self, table: str, data: Any, on_conflict: Literal["error", "ignore"] = "error") -> None:
         """Add an insert; arguments as `Table.insert`. Raises: TableNotFoundError."""
-        self._add(table, "insert", data, choice("on_conflict", on_conflict, "ignore"))
+        self._add(table, "insert", data, ignores("on_conflict", on_conflict))
 
     def upsert(self, table: str, data: Any) -> None:
         """Add an upsert; arguments as `Table.upsert`. Raises: TableNotFoundError."""
@@ -94,11 +94,11 @@ class Batch:
 
     def update(self, table: str, data: Any, on_missing: Literal["error", "ignore"] = "error") -> None:
         """Add an update by key; arguments as `Table.update`. Raises: TableNotFoundError."""
-        self._add(table, "update", data, choice("on_missing", on_missing, "ignore"))
+        self._add(table, "update", data, ignores("on_missing", on_missing))
 
     def delete(self, table: str, keys: Any, on_missing: Literal["error", "ignore"] = "error") -> None:
         """Add a delete by key; arguments as `Table.delete`. Raises: TableNotFoundError."""
-        self._add(table, "delete", keys, choice("on_missing", on_missing, "ignore"))
+        self._add(table, "delete", keys, ignores("on_missing", on_missing))
 
     def apply(self, table: str, operations: Sequence[tuple[str, Any]]) -> None:
         """Add a list of different operations; arguments as `Table.apply`. Raises: TableNotFoundError."""

@@ -100,7 +100,7 @@ class WritableTable(ReadableTable):
         >>> metrics.insert([("c", 1, 1.0), ("c", 2, 2.0)]).inserted
         2
         """
-        ignore = choice("on_conflict", on_conflict, "ignore")
+        ignore = ignores("on_conflict", on_conflict)
         return self._write("insert", data, ignore, errors, message, progress)
 
     def upsert(
@@ -201,7 +201,7 @@ class WritableTable(ReadableTable):
         >>> metrics.update(set={"value": nyala.expr("value * 10")}, where="host = 'a'").updated
         2
         """
-        ignore = choice("on_missing", on_missing, "ignore")
+        ignore = ignores("on_missing", on_missing)
         if (data is None) == (set is None):
             either = "either data (keys and columns) or set={'column': value} with where="
             raise InvalidArgumentError(
@@ -266,7 +266,7 @@ class WritableTable(ReadableTable):
         >>> metrics.delete(where="value > 2").deleted
         1
         """
-        ignore = choice("on_missing", on_missing, "ignore")
+        ignore = ignores("on_missing", on_missing)
         if (keys is None) == (where is None):
             raise InvalidArgumentError(
                 f"delete takes either keys or where=, {'and got neither' if keys is None else 'not both'}; "
@@ -469,19 +469,23 @@ class WritableTable(ReadableTable):
 
 
 def collect(errors: str) -> bool:
+    """Return True for the value "collect" of the argument `errors`, and False for "raise".
+
+    Raises: InvalidArgumentError for any other value.
+    """
     if errors not in ("raise", "collect"):
         raise InvalidArgumentError(f"errors takes 'raise' or 'collect', not {errors!r}")
     return errors == "collect"
 
 
-def choice(argument: str, value: str, ignore: str) -> bool:
-    """Return True if `value` is the word `ignore`, False if it is "error".
+def ignores(argument: str, value: str) -> bool:
+    """Return True for the value "ignore", and False for "error". argument: the name, for the message.
 
     Raises: InvalidArgumentError for any other value.
     """
-    if value not in ("error", ignore):
-        raise InvalidArgumentError(f"{argument} takes 'error' or {ignore!r}, not {value!r}")
-    return value == ignore
+    if value not in ("error", "ignore"):
+        raise InvalidArgumentError(f"{argument} takes 'error' or 'ignore', not {value!r}")
+    return value == "ignore"
 
 
 def _rows_of(result: WriteResult) -> int:
