@@ -49,7 +49,10 @@ def open_bucket_for_writing(
             clock.sleep_s(min(_LOCK_POLL_S, max(0.0, deadline_s - clock.monotonic_s())))
 
     return share_or_open(
-        place_of(url, storage_options), url, options, lambda place: OpenStore(open_new(), place, options)
+        place_of(url, storage_options),
+        url,
+        options,
+        lambda registration: OpenStore(open_new(), registration, options),
     )
 
 

@@ -159,7 +159,7 @@ class Handle:
         if opened.pid != os.getpid():
             self._closed = True
             return
-        with Uninterrupted(), opened.place.lock:
+        with Uninterrupted(), opened.registration.lock:
             if self._closed:
                 return
             self._closed = True
@@ -226,15 +226,15 @@ class OpenStore:
     def __init__(
         self,
         store: Store | ReaderStore | BucketReader,
-        place: _Place | None = None,
+        registration: _Registration | None = None,
         options: StoreOptions | None = None,
     ) -> None:
         """
-        place: where later calls of `connect` find this store; None: such calls open the store again.
+        registration: where later calls of `connect` find this store; None: such calls open the store again.
         options: the options of a writer.
         """
         self.store = store
-        self.place = place or _Place()
+        self.registration = registration or _Registration()
         self.options = options
         self.handles = Handles()
         self.writer: Writer | None = None
@@ -274,7 +274,7 @@ class OpenStore:
 
     @staticmethod
     def shared(
-        env: Env, reader: SharedReader, limits: Limits, place: _Place, options: StoreOptions
+        env: Env, reader: SharedReader, limits: Limits, registration: _Registration, options: StoreOptions
     ) -> OpenStore:
         """Return a store whose writer is another process.
 
@@ -283,10 +283,10 @@ class OpenStore:
         from nyala.handover.local_writer import LocalWriter
         from nyala.handover.remote_writer import RemoteWriter
 
-        made = OpenStore(reader, place, options)
+        made = OpenStore(reader, registration, options)
 
         def become_writer() -> LocalWriter:
-            with Uninterrupted(), place.lock:
+            with Uninterrupted(), registration.lock:
                 if not isinstance(made.writer, LocalWriter):
                     reader.check_open()
                     made.store = store = Store.open(env, reader.root_path, options)
@@ -375,7 +375,7 @@ class OpenStore:
 
     def close(self) -> None:
         """Sync the log, and release the lock or the lease. May be called twice."""
-        self.place.opened = None
+        self.registration.opened = None
         # Callbacks run in reverse order, and each one runs even if another fails. The lock is released last.
         with contextlib.ExitStack() as parts:
             parts.callback(self.store.close)
@@ -396,8 +396,8 @@ class OpenStore:
 # ------------------------------------------------------------------------------------------------ sharing
 
 
-class _Place:
-    """The store that this process has open for writing in one folder, if any."""
+class _Registration:
+    """The entry of one folder or bucket in `_registry`, with the store that this process has open there."""
 
     def __init__(self) -> None:
         self.lock = (
@@ -408,11 +408,11 @@ class _Place:
 
 # The key is the folder's inode, or the URL of a store in a bucket. As long as a store is open, no other
 # folder can get its inode. Entries are small, and are never removed.
-_places: Final[dict[Hashable, _Place]] = {}
+_registry: Final[dict[Hashable, _Registration]] = {}
 
 
 def _forget_in_child() -> None:
-    _places.clear()
+    _registry.clear()
 
 
 os.register_at_fork(after_in_child=_forget_in_child)
@@ -430,10 +430,10 @@ def open_for_writing(env: Env, folder: str, options: StoreOptions, *, share: boo
     """
     layout.prepare_folder(env, folder)
 
-    def open_new(place: _Place) -> OpenStore:
+    def open_new(registration: _Registration) -> OpenStore:
         if share:
-            return _open_or_share(env, folder, options, place)
-        return OpenStore(_open_alone(env, folder, options), place, options)
+            return _open_or_share(env, folder, options, registration)
+        return OpenStore(_open_alone(env, folder, options), registration, options)
 
     handle = share_or_open(env.files.inode(folder), folder, options, open_new)
     if not share and not isinstance(handle.opened.store, Store):
@@ -443,16 +443,16 @@ def open_for_writing(env: Env, folder: str, options: StoreOptions, *, share: boo
 
 
 def share_or_open(
-    key: Hashable, folder: str, options: StoreOptions, open_new: Callable[[_Place], OpenStore]
+    key: Hashable, folder: str, options: StoreOptions, open_new: Callable[[_Registration], OpenStore]
 ) -> Handle:
     """Return a handle of a store; call `open_new` if this process does not have the store open.
 
     key: identifies the store: its folder's inode, or its URL.
     folder: the store's path or URL, for messages.
     """
-    place = _places.setdefault(key, _Place())
-    with Uninterrupted(), place.lock:
-        opened = place.opened
+    registration = _registry.setdefault(key, _Registration())
+    with Uninterrupted(), registration.lock:
+        opened = registration.opened
         if opened is not None and not opened.store.closed:
             different = _difference(opened, options)
             if different is not None:
@@ -469,11 +469,11 @@ def share_or_open(
                 )
             else:
                 return opened.handle()
-        opened = place.opened = open_new(place)
+        opened = registration.opened = open_new(registration)
         return opened.handle()
 
 
-def _open_or_share(env: Env, folder: str, options: StoreOptions, place: _Place) -> OpenStore:
+def _open_or_share(env: Env, folder: str, options: StoreOptions, registration: _Registration) -> OpenStore:
     """Open a store for writing, or share it with the process that is its writer.
 
     Raises: as `Store.open`; LockedError if the writer is on another machine, has another version of
@@ -488,9 +488,9 @@ def _open_or_share(env: Env, folder: str, options: StoreOptions, place: _Place) 
             from nyala.handover.remote_writer import settings_of_writer
 
             with contextlib.suppress(NoWriter):
-                return _shared(env, folder, options, settings_of_writer(env, folder), place)
+                return _shared(env, folder, options, settings_of_writer(env, folder), registration)
         try:
-            return OpenStore(_open_alone(env, folder, options), place, options)
+            return OpenStore(_open_alone(env, folder, options), registration, options)
         except LockedError:
             holder = lock.holder()
             # Another process of this machine may soon listen for writes, or end. Then try again.
@@ -501,14 +501,14 @@ def _open_or_share(env: Env, folder: str, options: StoreOptions, place: _Place) 
 
 
 def _shared(
-    env: Env, folder: str, options: StoreOptions, settings: Mapping[str, Any], place: _Place
+    env: Env, folder: str, options: StoreOptions, settings: Mapping[str, Any], registration: _Registration
 ) -> OpenStore:
     from nyala.handover.remote_writer import SharedReader
 
     limits = Limits(**settings["limits"])
     reader = SharedReader.open(env, folder, options.memory_limit_bytes, limits=limits)
     assert isinstance(reader, SharedReader)
-    return OpenStore.shared(env, reader, limits, place, options)
+    return OpenStore.shared(env, reader, limits, registration, options)
 
 
 def _open_alone(env: Env, folder: str, options: StoreOptions) -> Store:
