@@ -37,7 +37,7 @@ def table(store: Path) -> Iterator[nyala.Table]:
 
 def homes(table: nyala.Table) -> dict[int, int]:
     """Return the tablet id of each key."""
-    root, state = table.scan()._take()
+    root, state = table.scan()._root_and_table()
     ids = [tablet.id for tablet in state.tablets]
     keys = pa.array(range(20), pa.int64())
     del root

@@ -48,7 +48,7 @@ class EngineScan:
     @property
     def table(self) -> TableState:
         """The table, with the schema of the scan."""
-        return self.scan._take()[1]
+        return self.scan._root_and_table()[1]
 
     @property
     def has_limit(self) -> bool:
@@ -61,7 +61,7 @@ class EngineScan:
     @property
     def table_version(self) -> tuple[int, int]:
         """(id of the table, version of its schema). Scans with equal pairs have the same schema."""
-        _, table = self.scan._take()
+        _, table = self.scan._root_and_table()
         return table.id, table.schema.version
 
     def is_key(self, name: str) -> bool:
@@ -74,7 +74,7 @@ class EngineScan:
 
         If so, a read raises an error, unless the predicate excludes the removed rows.
         """
-        _, table = self.scan._take()
+        _, table = self.scan._root_and_table()
         return any(gone.missing_at(self._spec.snapshot) for gone in table.entry.purged)
 
     def why_empty(self) -> str:
@@ -89,18 +89,18 @@ class EngineScan:
 
         Reads nothing.
         """
-        _, table = self.scan._take()
+        _, table = self.scan._root_and_table()
         rows, limit = row_count(table), self._spec.limit
         return rows if limit is None else min(rows, limit)
 
     def rows_planned(self) -> int:
         """Return the greatest possible number of rows to read, from key bounds and zone maps. Reads no row."""
-        _, table = self.scan._take()
+        _, table = self.scan._root_and_table()
         return token.planned_rows(table, self._spec)
 
     def text_bytes(self) -> dict[str, float]:
         """Return the estimated size of a value in bytes, for each text or binary column of the scan."""
-        _, table = self.scan._take()
+        _, table = self.scan._root_and_table()
         return token.text_bytes(table, self._spec)
 
     def estimate(self, where: Node) -> Estimate:
@@ -109,14 +109,14 @@ class EngineScan:
         Raises: as `narrowed`.
         """
         narrowed = self.narrowed((), where)
-        root, table = narrowed.scan._take()
+        root, table = narrowed.scan._root_and_table()
         found = estimate(table, narrowed._spec)
         del root
         return found
 
     def dictionary_size(self, name: str) -> int:
         """Return the number of entries in the column's largest dictionary on disk; 0 if it has none."""
-        _, table = self.scan._take()
+        _, table = self.scan._root_and_table()
         return read_path.dictionary_size(table, self._spec.schema.by_name(name))
 
     # ---------------------------------------------------------------------------------------- narrowing
@@ -168,7 +168,7 @@ class EngineScan:
 
     def batches_ahead(self, make: Callable[[pa.RecordBatch], _Made]) -> Iterator[_Made]:
         """Yield `make(batch)` for each batch, in order. Several threads call `make`, so it must be thread-safe."""
-        root, table = self.scan._take()
+        root, table = self.scan._root_and_table()
         counters = self.scan._begin()
         units = read_path.plan(table, self._spec, counters)
         for made in read_path.run(units, self._spec, counters, make):
@@ -178,7 +178,7 @@ class EngineScan:
 
     def tokens(self, count: int) -> list[Token]:
         """Return about `count` scan tokens with their row counts. Large tablets get several."""
-        root, table = self.scan._take()
+        root, table = self.scan._root_and_table()
         made = token.make_tokens(self.scan._store.root_path, table, self._spec, count)
         del root
         return made

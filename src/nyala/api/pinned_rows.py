@@ -148,19 +148,19 @@ class PinnedRows(abc.ABC):
     def __copy__(self) -> Self:
         return self  # any number of threads may share it
 
-    def _expire_if_unread(self) -> None:
+    def _release_if_unread(self) -> None:
         """Release the files if nobody has read the rows for 15 minutes."""
         with self._lock:
             if self._store.env.clock.monotonic_s() - self._last_read_s > UNREAD_LIMIT_S:
                 self._root = self._table = None
 
-    def _give_back(self) -> None:
-        """Drop the root, because the Database is closed."""
+    def _release(self) -> None:
+        """Release the files, because the Database is closed."""
         with self._lock:
             self._root = self._table = None
 
     def _batches(self) -> Iterator[pa.RecordBatch]:
-        root, table = self._take()
+        root, table = self._root_and_table()
         for batch in self._read(table):
             self._note_read()  # keeps the files of a slow consumer
             yield batch
@@ -169,15 +169,15 @@ class PinnedRows(abc.ABC):
     def _note_read(self) -> None:
         self._last_read_s = self._store.env.clock.monotonic_s()
 
-    def _take(self) -> tuple[Root, TableState]:
-        """Return the root and the table for a read. Raises: StorageError, HistoryExpiredError."""
+    def _root_and_table(self) -> tuple[Root, TableState]:
+        """Return the root, which keeps the files, and the table. Raises: StorageError, HistoryExpiredError."""
         self._store.check_open()  # a closed store keeps no files
         with self._lock:
             root, table = self._root, self._table
             self._note_read()
         if root is None or table is None:
             raise HistoryExpiredError(
-                f"this {self._what} of {self._name!r} was not read for {UNREAD_LIMIT_S / 60:.0f} minutes and gave back "
+                f"this {self._what} of {self._name!r} was not read for {UNREAD_LIMIT_S / 60:.0f} minutes and released "
                 f"its files: {self._how_to_repeat()}"
             )
         return root, table

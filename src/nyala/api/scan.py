@@ -135,7 +135,7 @@ class Scan(PinnedRows):
         ['value']
         """
         names = columns[0] if len(columns) == 1 and isinstance(columns[0], list | tuple) else columns
-        chosen = resolve_columns(self._take()[1], names)  # type: ignore[arg-type]
+        chosen = resolve_columns(self._root_and_table()[1], names)  # type: ignore[arg-type]
         return self._derived(columns=self._own_columns([column.name for column in chosen]))
 
     def filter(self, where: PredicateLike, *, params: Parameters = None) -> Scan:
@@ -278,7 +278,7 @@ class Scan(PinnedRows):
                 )
             types[name] = pa.dictionary(pa.int32(), column.type.arrow)
         if not columns:
-            narrower = read_path.narrower_types(self._take()[1], self._spec.columns)
+            narrower = read_path.narrower_types(self._root_and_table()[1], self._spec.columns)
             types = {name: type for name, type in narrower.items() if pa.types.is_dictionary(type)}
         return self._derived(types={**self._spec.types, **types})
 
@@ -330,7 +330,7 @@ class Scan(PinnedRows):
 
     def count(self) -> int:
         """Count the rows. Reads deletions and the columns of the predicate, but no other columns."""
-        root, table = self._take()
+        root, table = self._root_and_table()
         counters = self._begin()
         total = read_path.count(read_path.plan(table, self._spec, counters), self._spec, counters)
         del root
@@ -343,7 +343,7 @@ class Scan(PinnedRows):
 
     def explain(self) -> Explanation:
         """Run the scan, discard its rows, and return what the scan read and skipped."""
-        root, table = self._take()
+        root, table = self._root_and_table()
         counters = ScanCounters()
         for _ in read_path.run(read_path.plan(table, self._spec, counters), self._spec, counters):
             pass
@@ -358,7 +358,7 @@ class Scan(PinnedRows):
         pushed down. If several reads run at the same time, the last one is the one that began last.
         Before the first read, all figures are 0.
         """
-        root, table = self._take()
+        root, table = self._root_and_table()
         spec, counters = self._last_run or (self._spec, None)
         found = Explanation(table, spec, counters)
         del root
@@ -376,7 +376,7 @@ class Scan(PinnedRows):
         InvalidArgumentError
             The predicate is a pyarrow expression, which cannot be sent to another process.
         """
-        root, table = self._take()
+        root, table = self._root_and_table()
         made = token.make_tokens(self._store.root_path, table, self._spec, 1)
         del root
         return [each.data for each in made]
@@ -421,7 +421,7 @@ class Scan(PinnedRows):
 
     def _derived(self, **changes: Any) -> Scan:
         """Return a scan of the same snapshot; `changes` are fields of its `ScanSpec`."""
-        root, table = self._take()
+        root, table = self._root_and_table()
         spec = dataclasses.replace(self._spec, **changes)
         made = Scan(self._store, root, table, spec, self._source, self._schema_of, self)
         self._source._watch(made)

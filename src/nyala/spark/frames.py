@@ -170,7 +170,7 @@ def _by_tasks(
     check_python(spark)
     schema = spark_schema(scan.schema)
     exact = arrow_schema(schema)
-    root, _ = scan._take()
+    root, _ = scan._root_and_table()
     table, limit = scan.name, scan._spec.limit
     address = address_of(scan._store.env, scan._store.root_path)
     name = lease_of_version(address, root.version, lease_s, process_mark(), shared=shared)

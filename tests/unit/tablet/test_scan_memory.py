@@ -164,7 +164,7 @@ def test_narrow_rows_keep_their_splits(store: Path, monkeypatch: pytest.MonkeyPa
 def test_a_count_cuts_splits_by_the_columns_that_it_reads(db: nyala.Database) -> None:
     scan = db["thin"].scan()
     counters = ScanCounters()
-    root, table = scan._take()
+    root, table = scan._root_and_table()
     assert read_path.count(read_path.plan(table, scan._spec, counters), scan._spec, counters) == ROWS
     assert counters.splits_read == 1, "no column is read"
     del root

@@ -260,7 +260,7 @@ def test_deleted_files_of_a_change_token_are_expired_history(tmp_path: Path) -> 
         table.insert({"k": [1, 2], "v": [1, 2]})
         db.flush()
         feed = table.changes(0)
-        (token,) = make_change_tokens(db.path, feed._take()[1], feed._spec)
+        (token,) = make_change_tokens(db.path, feed._root_and_table()[1], feed._spec)
         assert sum(batch.num_rows for batch in read_change_token(token)) == 2
         for path in (tmp_path / "s" / "data").rglob("*.base*"):
             path.unlink()

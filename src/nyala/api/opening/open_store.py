@@ -114,7 +114,7 @@ class OpenScans(Alive["PinnedRows"]):
         """Release the files of scans that nobody has read for 15 minutes."""
         self._checked_s = self._clock.monotonic_s()
         for scan in self.held():
-            scan._expire_if_unread()
+            scan._release_if_unread()
 
 
 class Handle:
@@ -164,7 +164,7 @@ class Handle:
                 return
             self._closed = True
             for scan in self.scans.held():
-                scan._give_back()
+                scan._release()
             opened.handles.discard(self)
             if opened.handles.held():
                 gc.collect()  # lost handles may still exist in reference cycles

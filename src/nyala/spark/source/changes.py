@@ -255,7 +255,7 @@ def plan_changes(
     for offset in offsets:  # before `_feed`, which fails for timestamps before this table's creation
         _check_table(table, offset)
     feed = _feed(db, options, until if since == _WHOLE_TABLE else since, until, seen)
-    root, table = feed._take()
+    root, table = feed._root_and_table()
     check_schema(schema, options.table, feed.schema)
     names = schema.fieldNames()
     if since == _WHOLE_TABLE:
@@ -451,7 +451,7 @@ class NyalaChangeStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if since >= now:
             return start
         feed = _feed(self._db, dataclasses.replace(self._options, columns=()), since, now)
-        root, table = feed._take()
+        root, table = feed._root_and_table()
         _check_table(table, start)
         with errors_naming(f"table {self._options.table!r}"):
             moments, counts = diff_records.change_counts(table, feed._spec)

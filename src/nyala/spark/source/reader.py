@@ -118,7 +118,7 @@ def table_schema(options: ReadOptions) -> tuple[pa.Schema, list[str], int]:
             scan = table.scan(columns=options.columns, where=options.where, at=options.at)
         except (ColumnNotFoundError, InvalidArgumentError, SchemaError) as error:
             raise _with_option_name(error, table, options) from None
-        return scan.schema, list(scan._take()[1].schema.key_names), scan.timestamp
+        return scan.schema, list(scan._root_and_table()[1].schema.key_names), scan.timestamp
 
 
 def _with_option_name(error: Error, table: Table, options: ReadOptions) -> Error:

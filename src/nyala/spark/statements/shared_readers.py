@@ -161,7 +161,7 @@ def shared_frame(
     scans of one table and moment share a DataFrame only if their keys are equal. A new DataFrame
     is shared only if it has a lease.
     """
-    root, table = scan._take()
+    root, table = scan._root_and_table()
     # The id of the session is unique, because shared DataFrames keep their sessions alive.
     key = (id(spark), scan._store.root_path, root.version, table.id, scan.timestamp, request)
     del root, table
