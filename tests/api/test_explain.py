@@ -58,7 +58,7 @@ def test_the_documentation_explains_every_line(table: Any) -> None:
     assert "\n  filter    v\n" in str(found)
     for key in found.to_dict():
         assert f"`{key}`" in page, key
-    assert f"a rowset of {SPLIT_ROWS:,} rows" in page
+    assert f"{SPLIT_ROWS:,} rows" in page
 
 
 ENCODINGS = [
