@@ -9,8 +9,8 @@ Each block has one base, step and unit. Each row has a delta: an unsigned number
 to 64 (`bit_packing`). Position is the row's number in the block. The encoder keeps this invariant,
 and the decoder checks it (`forms.frame`):
 
-    FOR-fits   in the first and in the last row, the formula gives a value of the type, for delta 0
-               and for the block's greatest delta
+    FOR-fits   every number that the formula can give in a block is in the type's range. It is enough to
+               test the first and the last row, with delta 0 and with the block's greatest delta
 
 One outlier makes all deltas of its block wider. 'auto' then chooses bitshuffle.
 Source: J. Goldstein et al., "Compressing relations and indexes", 1998.

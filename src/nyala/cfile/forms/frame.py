@@ -9,8 +9,8 @@ delta per row (`bit_packing`).
                   deltas, so packed deltas are compared (for example 16 bits per row for dates)
     number        returns the value of one row
 
-    FOR-fits    in the first and in the last row, the formula gives a value of the type, for delta 0
-                and for the block's greatest delta
+    FOR-fits    every number that the formula can give in a block is in the type's range. It is enough to
+                test the first and the last row, with delta 0 and with the block's greatest delta
 
 FOR-fits is checked when a frame is created, so no sum overflows. `kernels` processes the rows. A
 frame is immutable; any thread may use it.
