@@ -77,7 +77,7 @@ NO_STORE: Final = "0" * 32
 
 
 class WrongStoreError(CorruptionError):
-    """Raised if an intact file of the log belongs to another store. It is not a torn tail."""
+    """Raised if an intact file of the log belongs to another store. Never a torn tail."""
 
 
 def check_store_id(expected: str, found: str, path: str) -> None:

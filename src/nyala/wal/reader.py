@@ -279,7 +279,7 @@ def read_frames(
 class _Examined:
     """What `recover` found in one segment, up to the segment's end or its first bad byte.
 
-    good_upper: the file offset after the last good frame.
+    good_upper: the file offset after the last good record or footer.
     bad:        what is wrong at that offset; None if the segment is intact.
     witness:    a header that proves damage, as `find_witness` returns it.
     """

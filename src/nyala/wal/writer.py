@@ -69,7 +69,7 @@ _FREE_SPACE_MIN_BYTES: Final = 128 << 10
 
 @dataclass(frozen=True)
 class LogMark:
-    """A border between two records, and the timestamp of the record before the border."""
+    """A position between two records of the log, and the timestamp of the record before it."""
 
     offset: LogOffset
     position: LogPosition
@@ -144,10 +144,12 @@ class LogWriter:
         durability: Durability = "commit",
         reserve: Reserve | None = None,
     ) -> None:
-        """Create the folder if it is missing. The first record creates the first segment.
+        """Prepare to append to the log in the folder, and create the folder if it is missing.
 
-        recovery: the result of `recover` for the folder, with all segments closed.
-        reserve:  disk space for records that were appended before the disk became full.
+        No file is created before the first record is written.
+
+        recovery: the result of `recover` for the folder, after its `cut`.
+        reserve:  reserved disk space, for records that were appended before the disk became full.
         """
         env.files.make_dirs(directory)
         self._env = env
@@ -206,7 +208,7 @@ class LogWriter:
         return self._append("batch", record.timestamp, encode_record(record))
 
     def append_change(self, record: ChangeRecord) -> LogOffset:
-        """Add a change of the catalogue, as `append` does. It gets the last record's timestamp."""
+        """Add a change of the catalogue, like `append`. It gets the timestamp of the last record."""
         return self._append("change", self.appended.timestamp, encode_change_record(record))
 
     def _append(self, kind: FrameKind, timestamp: int, payload: list[Any]) -> LogOffset:
@@ -300,7 +302,7 @@ class LogWriter:
         return None if self._oldest_unsynced_s is None else GROUP_SYNC_INTERVAL_S
 
     def roll(self) -> None:
-        """Write and sync everything, and close the present segment. Then it can be dropped later.
+        """Write and sync everything, and close the present segment file, so that it can be dropped.
 
         Raises: as `sync`.
         """
@@ -380,7 +382,7 @@ class LogWriter:
             )
 
     def _wait_for_leader(self) -> None:
-        """Wait until no thread leads. Requires the lock. Raises: StorageError after a failure."""
+        """Wait until no thread writes. Requires the lock. Raises: StorageError after a failure."""
         while self._leading is not None and self.failure is None:
             self._condition.wait()
         self._check_outcome()
@@ -416,7 +418,10 @@ class LogWriter:
         self._segment = _Segment(old.number + 1, start_offset, start_offset)
 
     def _take_pending(self) -> list[_Entry]:
-        """Become the leader and take the pending records. Requires the lock, and no leader."""
+        """Make this thread the leader, which writes, and take the pending records.
+
+        Requires the lock.
+        """
         assert self._leading is None
         self._leading = threading.get_ident()
         self._taken_s = self._env.clock.monotonic_s()
@@ -424,7 +429,9 @@ class LogWriter:
         return entries
 
     def _lead(self, entries: list[_Entry], *, sync: bool, close_segment: bool = False) -> None:
-        """Write a group, sync, and close its segment, without the lock; then wake waiting threads.
+        """Write these records, sync and close the segment if requested, then wake waiting threads.
+
+        Does not hold the lock.
 
         Raises: StorageError with outcome "unknown" if a step fails.
         """
@@ -450,7 +457,7 @@ class LogWriter:
             self._resign()
 
     def _resign(self, error: BaseException | None = None) -> None:
-        """If this thread is the leader, let another thread lead.
+        """If this thread is the leader (the thread that writes), let another thread lead.
 
         error: the error that interrupted this thread before it wrote its group, for example Ctrl-C.
                The group is lost, so the writer accepts no more records (G4).
@@ -463,7 +470,7 @@ class LogWriter:
                 self._condition.notify_all()
 
     def _write_group(self, entries: list[_Entry]) -> None:
-        """Append the group to its segment with one call. Close the previous segment first."""
+        """Append the records to their segment with one call. Close the previous segment first."""
         segment = entries[0].segment
         assert entries[-1].segment is segment, "a group must be in one segment"
         if self._written_segment is not segment:

@@ -71,7 +71,7 @@ _LISTED_BUT_ABSENT: Final = 10
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """The state of the store before the slot `header.position`."""
+    """A checkpoint that was read: its header, and the encoded state of the store."""
 
     header: CheckpointHeader
     body: pa.Buffer
@@ -79,7 +79,7 @@ class Checkpoint:
 
 @dataclass(frozen=True)
 class LogEntry:
-    """A batch or a change of the catalogue. `path` and `offset` are the place where it was read."""
+    """A batch or a change of the catalogue that was read, with the place (`path`, `offset`)."""
 
     slot: Slot
     kind: Kind
@@ -96,8 +96,8 @@ class News:
     restarted:  True: the reader began again at a checkpoint, so the caller must discard everything
                 that was read before.
     checkpoint: after a restart, the state to begin with; None: an empty store.
-    entries:    the new records, oldest first. Slots before the checkpoint give only batches: the
-                checkpoint has the changes of the catalogue.
+    entries:    the new records, oldest first. The checkpoint has all earlier changes of the catalogue,
+                so they are left out.
     """
 
     restarted: bool
@@ -107,7 +107,7 @@ class News:
 
 @dataclass(frozen=True)
 class LiveSlot:
-    """A slot that was read or written, and is not deleted."""
+    """An object of the log that was read or written, and is not deleted."""
 
     slot: Slot
     size_bytes: int
@@ -125,7 +125,7 @@ def read_birth(env: Env, objects: Objects, patience_s: float = PATIENCE_S) -> Bi
 
 
 class LogFollower:
-    """Reads the log of one store; `read_new` returns new records. Threads: one at a time."""
+    """Reads the log of one store in a bucket; `read_new` returns new records. Not thread-safe."""
 
     def __init__(self, env: Env, objects: Objects, birth: Birth, *, patience_s: float = PATIENCE_S) -> None:
         self._env = env
@@ -150,7 +150,7 @@ class LogFollower:
 
     @property
     def position(self) -> Slot:
-        """The slot that `read_new` reads next."""
+        """The slot (place of an object in the log) that `read_new` reads next."""
         assert self._position is not None, "read_new() must come first"
         return self._position
 
@@ -182,7 +182,7 @@ class LogFollower:
         self._position = None
 
     def read_new(self) -> News:
-        """Return everything between `position` and the first empty slot.
+        """Return all records from `position` to the end of the log, which is the first empty slot.
 
         Raises: CorruptionError, also if objects of the log are missing; StorageError if the bucket
                 does not answer.

@@ -177,7 +177,7 @@ class Kind(enum.IntEnum):
 
 @dataclass(frozen=True, order=True)
 class Epoch:
-    """The part of the log that one writer writes."""
+    """The name of the part of the log that one writer writes: a number and a random token."""
 
     number: int
     token: str
@@ -200,7 +200,7 @@ same number, only one ever has a record."""
 
 @dataclass(frozen=True, order=True)
 class Slot:
-    """The place of one object in the log: its epoch, and its number in the epoch."""
+    """The place of one object in the log: an epoch (one writer's part of the log), and a number."""
 
     epoch: Epoch
     n: int
@@ -215,7 +215,7 @@ class Slot:
 
     @classmethod
     def parse(cls, key: str) -> Slot | None:
-        """Return the slot with this key; None for any other key."""
+        """Return the slot of the object with this key; None if the key is not one of the log."""
         match = _SLOT_KEY.fullmatch(key)
         return None if match is None else cls(Epoch(int(match[1]), match[2]), int(match[3]))
 
@@ -226,7 +226,10 @@ class Slot:
 
 @dataclass(frozen=True, order=True)
 class CheckpointKey:
-    """The key of a checkpoint object, which has the store's state before the slot `place`."""
+    """The key of a checkpoint object.
+
+    place: the checkpoint has the store's state before this place in the log.
+    """
 
     place: Place
     token: str
@@ -237,7 +240,7 @@ class CheckpointKey:
 
     @classmethod
     def parse(cls, key: str) -> CheckpointKey | None:
-        """Return the checkpoint key that has this text; None for any other text."""
+        """Parse the key of an object; None if the object is not a checkpoint."""
         match = _CHECKPOINT_KEY.fullmatch(key)
         return None if match is None else cls((int(match[1]), int(match[2])), match[3])
 
@@ -285,7 +288,7 @@ class ReadRecord:
 
 @dataclass(frozen=True)
 class Group:
-    """The content of a slot: its records, its CRC, and the CRC of the group before it."""
+    """One object of the log: its records, its CRC, and the CRC of the object before it."""
 
     slot: Slot
     crc: int
@@ -296,7 +299,7 @@ class Group:
 
     @property
     def seal(self) -> Seal | None:
-        """The seal, if this group is a seal; otherwise None."""
+        """The seal (the end of an epoch), if the group consists of one; otherwise None."""
         only = self.records[0]
         return None if only.kind is not Kind.SEAL else Seal.decode(only.payload.to_pybytes(), self.path)
 
@@ -304,8 +307,9 @@ class Group:
 def encode_group(
     store_id: str, slot: Slot, previous_crc: int, records: Sequence[Record]
 ) -> tuple[bytes, int]:
-    """Return the bytes of a group, and the CRC of the group. The next group repeats this CRC.
+    """Encode records as a group, the object in `slot`. Return its bytes and its CRC.
 
+    previous_crc: the CRC of the group before it. The next group repeats the returned CRC.
     Cost: one copy of the payloads, and one CRC pass.
     """
     assert records, "a group has at least one record"
@@ -438,7 +442,7 @@ def _decode_header(layout: Layout, magic: bytes, data: bytes, path: str, store_i
 
 
 def _own_crc(header: bytes) -> int:
-    """Return the CRC of a group: the CRC of its header, which covers the CRC of the body."""
+    """Return the CRC of a group: that of its header, which contains the CRC of the body."""
     name, offset, size = GROUP.offsets()[1]
     assert name == "crc32c"
     return int.from_bytes(header[offset : offset + size], "little")
@@ -449,7 +453,7 @@ def _own_crc(header: bytes) -> int:
 
 @dataclass(frozen=True)
 class Seal:
-    """The end of an epoch. Names the next epoch, and the process that created the seal."""
+    """The record that ends an epoch. It names the next epoch, and the process that created it."""
 
     next_epoch: Epoch
     host: str
@@ -483,7 +487,10 @@ class Seal:
 
 
 def encode_seal(store_id: str, slot: Slot, previous_crc: int, seal: Seal) -> tuple[bytes, int]:
-    """Return the bytes of a seal, and its CRC. The next epoch's first group repeats this CRC."""
+    """Encode a seal as the object in `slot`. Return its bytes and its CRC.
+
+    The first group of the next epoch repeats this CRC.
+    """
     assert seal.next_epoch.number == slot.epoch.number + 1
     body, crc = encode_group(store_id, slot, previous_crc, [Record.of(Kind.SEAL, 0, [seal.encode()])])
     assert len(body) == SEAL_SIZE_BYTES, "O5"
@@ -506,8 +513,9 @@ def _time(us: int) -> str:
 
 @dataclass(frozen=True)
 class CheckpointHeader:
-    """The header of a checkpoint. The checkpoint has the store's state before slot `position`.
+    """The header of a checkpoint, which has the store's state at one position of the log.
 
+    position:     the slot of the first object of the log that the state does not include.
     previous_crc: the CRC of the group before `position`.
     timestamp:    the last timestamp before `position`.
     log_start:    the first slot that an open must read. The rows of older batches are in files.

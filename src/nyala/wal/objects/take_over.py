@@ -69,7 +69,8 @@ class TakenLog:
     """The log that this process now writes, and what it must replay first.
 
     checkpoint: the state to begin with; None: an empty store.
-    entries:    the records to replay, oldest first. Slots before the checkpoint give only batches.
+    entries:    the records to replay, oldest first. The checkpoint has all earlier changes of the
+                catalogue, so they are left out.
     """
 
     log: ObjectLog
@@ -141,7 +142,8 @@ def take_over(
     group_interval_s: see `ObjectLog`.
     birth: the birth object of a new store, if the caller creates it later. Default: read the birth
            object, or create it.
-    guard: called with the epoch that will be sealed. It may raise an error to stop the take-over.
+    guard: called with the epoch (part of the log) of the former writer, before it is ended. It may
+           raise an error to stop the take-over.
     patience_s: how many seconds to repeat a request that gets no answer.
     Raises: CorruptionError; StorageError if the bucket does not answer. Then this process is not
             the writer, but the former writer may be fenced.
@@ -179,9 +181,9 @@ def take_over(
 def _seal(
     env: Env, objects: Objects, store_id: str, slot: Slot, previous_crc: int, patience_s: float
 ) -> tuple[bytes, bytes | None]:
-    """Try to create a seal in `slot`. Return the seal, and the bytes that the slot had already.
+    """Try to create a seal (the end of an epoch) in `slot`. Return it, and the slot's old bytes.
 
-    The second result is None if the slot was empty: then the seal was created.
+    The bytes are None if the slot was empty: then the seal was created.
     """
     epoch = slot.epoch.next(env.randomness.token_hex(8))  # S6
     seal = Seal(epoch, socket.gethostname(), os.getpid(), env.clock.now_us())

@@ -79,7 +79,7 @@ _Result = TypeVar("_Result")
 
 @dataclass(frozen=True)
 class LogMark:
-    """A border between two records: the number of bytes before it, and the last timestamp."""
+    """A position between two records: the number of bytes and the last timestamp before it."""
 
     offset: int
     timestamp: int
@@ -87,7 +87,7 @@ class LogMark:
 
 @dataclass(frozen=True)
 class _Pending:
-    """A record that no leader has put into a group yet."""
+    """A record that waits to be written; no thread has put it into a group yet."""
 
     record: Record
     end: LogMark
@@ -96,7 +96,7 @@ class _Pending:
 
 @dataclass
 class _Group:
-    """A group that is being written, or that was written and waits for an earlier group."""
+    """Records that are written as one object of the log. `exists`: the object is written."""
 
     slot: Slot
     body: bytes
@@ -178,14 +178,14 @@ class ObjectLog:
 
     @property
     def size_bytes(self) -> int:
-        """The bytes that the next open must read: since the last checkpoint's log start."""
+        """The bytes of the log that the next open of the store must read."""
         with self._guard:
             waiting = sum(len(group.body) for group in self._groups.values())
             return self._replay_bytes + waiting + self._pending_bytes
 
     @property
     def slot_count(self) -> int:
-        """The number of objects that the next open must read, at one request for each object."""
+        """The number of objects of the log that the next open must read, one request each."""
         return self._replay_slots
 
     # ── appending
@@ -219,13 +219,13 @@ class ObjectLog:
         return end.offset
 
     def border(self) -> int:
-        """Return the end of the appended records, for `checkpoint`. Begin a new slot there."""
+        """Return the end of the appended records, for `checkpoint`. A new object begins there."""
         with self._guard:
             self._cut = True
             return self.appended.offset
 
     def holds_before(self, border: int) -> bool:
-        """Whether a slot before the border still exists. Checkpoints delete slots."""
+        """Whether the log still has objects from before the border. Checkpoints delete them."""
         with self._guard:
             return bool(self._live_ends) and self._live_ends[0] <= border
 
@@ -278,7 +278,7 @@ class ObjectLog:
         return None if self._oldest_unsynced_s is None else interval_s
 
     def _may_take(self, offset: int) -> bool:
-        """Whether a thread that waits for `offset` may lead the next group. Requires the lock."""
+        """Whether a thread that waits for `offset` may write the next group. Requires the lock."""
         return (
             self._taker is None
             and not self._failures
@@ -288,9 +288,9 @@ class ObjectLog:
         )
 
     def _adopt(self) -> _Group | None:
-        """Become the leader of a group whose leader was interrupted, and return the group.
+        """Return a group whose thread was interrupted, so that this thread writes it; else None.
 
-        Returns None if there is no such group. Requires the lock.
+        Requires the lock.
         """
         for group in self._groups.values():
             if group.leader is None and not group.exists and self._failure_of(group.end.offset) is None:
@@ -299,7 +299,7 @@ class ObjectLog:
         return None
 
     def _take(self) -> _Group:
-        """Return the next group, built from the pending records. `_taker` must be this thread."""
+        """Build the next group from the pending records. `_taker` must be this thread."""
         left_s = self._taken_s + self._group_interval_s - self._env.clock.monotonic_s()
         if left_s > 0:
             self._env.clock.wait(self._full, left_s)
@@ -329,7 +329,7 @@ class ObjectLog:
             return group
 
     def _create(self, group: _Group) -> None:
-        """Create the slot of a group. Acknowledge the groups up to the first missing one."""
+        """Create the object of a group, then count groups as synced up to the first missing one."""
         try:
             other = settle(self._env, self._objects, group.slot.key, group.body, patience_s=self._patience_s)
             failure = None if other is None else self._fenced(group, other)
@@ -344,7 +344,7 @@ class ObjectLog:
             self._condition.notify_all()
 
     def _acknowledge(self) -> None:
-        """Count groups as synced, up to the first one that does not exist yet."""
+        """Count groups as synced, in order, up to the first one whose object does not exist yet."""
         while self._groups:
             n = min(self._groups)
             group = self._groups[n]
@@ -374,7 +374,7 @@ class ObjectLog:
     # ── failures
 
     def _fenced(self, group: _Group, other: bytes) -> StorageError:
-        """Return the error for a group whose slot already has the object `other`."""
+        """Return the error for a group whose slot already contains another object, `other`."""
         path = f"{self._objects.url}/{group.slot.key}"
         try:
             seal = decode_group(other, path, self.store_id, group.slot).seal
@@ -453,7 +453,7 @@ class ObjectLog:
             self._sweep(before, header)
 
     def _log_start(self, position: Slot, memory_timestamp_min: int | None) -> Slot:
-        """Return the log start of a new checkpoint: the first slot that an open must read.
+        """Return the log start of a new checkpoint: the first slot that an open reads after it.
 
         It is never before the log start of the previous checkpoint.
         """
@@ -465,7 +465,7 @@ class ObjectLog:
         return log_start if before is None else max(log_start, before.log_start, key=lambda slot: slot.place)
 
     def _before(self, border: int) -> tuple[Slot, int, int]:
-        """Return the slot that begins at a synced border.
+        """Return the slot that begins at a synced border (a result of `border()`).
 
         Also returns the CRC and the last timestamp of the group before this slot.
         """
@@ -504,8 +504,8 @@ class ObjectLog:
         """Write the hint `writer`, which shows other processes who writes to the store.
 
         leaving: True: the hint says that this process ends. False: that it writes.
-        Does nothing if the bucket has the hint of a later epoch: the process of that epoch has
-        fenced this process. Errors are ignored.
+        Does nothing if the bucket has the hint of a newer writer, which has replaced this process.
+        Errors are ignored.
         """
         with contextlib.suppress(StorageError):
             data = self._objects.get(WRITER_KEY)
@@ -542,7 +542,7 @@ class ObjectLog:
 
 
 def _outcome(failure: StorageError) -> StorageError:
-    """Return the error for a write or sync after `failure`: its cause, its outcome, what to do."""
+    """Return the error that a write or sync raises after `failure`, with advice for the user."""
     if isinstance(failure, FencedError):
         return FencedError(
             f"{failure}; nothing of this call was written. Connect again to take the store back, and let only "
