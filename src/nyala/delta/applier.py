@@ -42,8 +42,9 @@ def resolve(
     lower: int = 0,
     upper: int | None = None,
 ) -> tuple[Rowids, pa.Array | None]:
-    """Return the patch of one column for the rows [lower, upper) at `snapshot`.
+    """Return the changed values of one column at `snapshot`, for the rows [lower, upper).
 
+    undo: newest first. redo: oldest first.
     Returns: (ascending rowids, their values). The values are None if no row is changed.
     """
     return overlay([run.resolve(snapshot, lower, upper) for run in (*undo, *redo)], lower, upper)
@@ -55,8 +56,9 @@ def resolve_at(
     snapshot: int,
     rowids: Rowids,
 ) -> tuple[npt.NDArray[np.int64], pa.Array | None]:
-    """Return the patch of one column for the rows `rowids`, in any order, at `snapshot`.
+    """Return the changed values of one column at `snapshot`, for the rows `rowids`.
 
+    undo: newest first. redo: oldest first. rowids: in any order.
     Returns: (ascending positions in `rowids`, values of these rows). The values are None if no row
     is changed.
     """
@@ -149,7 +151,7 @@ def _bits(array: pa.Array, buffer: int) -> npt.NDArray[np.uint8]:
 def _raw_values(array: pa.Array) -> npt.NDArray[Any] | None:
     """Return a NumPy view of the values of a fixed-width array as unsigned integers.
 
-    Values of 16 bytes become two integers. None for text and binary.
+    Values of 16 bytes become two integers. Returns None for text and binary.
     """
     try:
         width = array.type.bit_width // 8

@@ -111,8 +111,8 @@ class DeltaDescription(Protocol):
 class WrittenDelta:
     """A finished delta file, with what the catalogue stores about it.
 
-    record_count: the number of (row, timestamp) pairs in all groups. If one write changed three
-    columns of a row together, this counts once.
+    record_count: the number of changes. Changes of several columns that were written together count
+    once per row.
     """
 
     file: WrittenFile
@@ -133,7 +133,7 @@ class RunBounds:
 
 
 class _RangeKeys(NamedTuple):
-    """The rowids and timestamps of one group's records, for a range of rows. They are checked.
+    """The checked rowids and timestamps that a group of columns shares, for a range of rows.
 
     Rowids are counted from the range's first row.
     """
@@ -312,7 +312,7 @@ class DeltaFile:
         return DeltaRun(self.kind, keys.rowids, keys.timestamps, values)
 
     def _read_range_keys(self, column_id: int, lower: int, upper: int) -> _RangeKeys:
-        """Read and check rowids and timestamps of the column's group, for the rows [lower, upper).
+        """Read and check the rowids and timestamps of the column's changes in rows [lower, upper).
 
         Raises: as `run`.
         """
@@ -397,7 +397,7 @@ class DeltaFile:
         return changed
 
     def _newest_of(self, column_id: int) -> int:
-        """Return the greatest timestamp in the column's group. Reads only the zone map."""
+        """Return the greatest timestamp of the column's records. Reads only the zone map."""
         if self.timestamp_min == self.timestamp_max:  # F4: the stored timestamps do not count
             return self.timestamp_max
         newest = self._timestamps(column_id).column_zone().max

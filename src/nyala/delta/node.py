@@ -82,9 +82,9 @@ _Leaf: TypeAlias = Append | _Runs
 
 
 class _Order(NamedTuple):
-    """The order of the records of uniform nodes: their rowids and timestamps, sorted like a run.
+    """The sorted rowids and timestamps of nodes whose records all have the same columns.
 
-    `run` adds the values of one column, from `leaves` at `positions`.
+    `run` adds the values of one column: those of `leaves`, concatenated, at `positions`.
     """
 
     rowids: Rowids
@@ -109,7 +109,8 @@ class Node:
 
     content: one append, or the two nodes that were merged, or the runs of all columns.
     cache: the runs that were built so far, by column id.
-    order: the common order of all columns, after it was computed. Only in uniform nodes.
+    order: the common order of all columns, if it was computed. Only in uniform nodes, whose records
+        all have the same columns.
     """
 
     __slots__ = (
@@ -208,7 +209,7 @@ class Node:
         return order
 
     def _parts(self, column_id: int) -> Iterator[Node]:
-        """Yield the nodes below this one whose runs must be merged to the run of the column.
+        """Yield the nodes inside this one whose runs must be merged to the run of the column.
 
         These are the largest nodes that have the run already, or can build it without a merge.
         """
@@ -353,9 +354,9 @@ def _last_of(runs: Mapping[int, DeltaRun], rowid: int, snapshot: int) -> dict[in
 
 
 def _ordered(nodes: Sequence[Node]) -> _Order:
-    """Sort the records of consecutive uniform nodes that have the same columns.
+    """Sort the records of consecutive nodes whose records all have the same columns.
 
-    The caller keeps the result. The orders of the nodes are freed.
+    The caller keeps the result; the nodes' own orders are freed.
     """
     parts: list[_Order] = []
     of_parts: list[Node] = []
@@ -393,9 +394,9 @@ def _ordered(nodes: Sequence[Node]) -> _Order:
 
 
 def _positions(parts: Sequence[_Order]) -> npt.NDArray[np.int64] | None:
-    """Return the position of each record's value in the concatenated values of all leaves.
+    """Return the position of each record in the concatenated leaves of all `parts`.
 
-    The records of `parts` are concatenated too. None: records and values have the same order.
+    None: the records have the same order as the leaves.
     """
     if all(part.positions is None for part in parts):
         return None

@@ -105,7 +105,7 @@ def _hash_bytes(raw: bytes, h: int) -> int:
 
 
 def _mix_one(h: int, word: int) -> int:
-    """Mix one word into the hash of one row. `_mix` does the same for many rows."""
+    """Mix one 32-bit word into the hash `h` of one row; `_mix` does this for many rows."""
     k = word * 0xCC9E2D51 & _WORD
     k = (k << 15 | k >> 17) & _WORD
     k = (k * 0x1B873593 & _WORD) ^ h
@@ -114,7 +114,7 @@ def _mix_one(h: int, word: int) -> int:
 
 
 def _finish_one(h: int, length_bytes: int) -> int:
-    """Finish the hash of one row. `_finish` does the same for many rows."""
+    """Return the hash of a value of `length_bytes` bytes. h: after all words were mixed in."""
     h ^= length_bytes
     h = (h ^ h >> 16) * 0x85EBCA6B & _WORD
     h = (h ^ h >> 13) * 0xC2B2AE35 & _WORD
@@ -199,7 +199,7 @@ def _mix(h: Words, word: npt.NDArray[Any]) -> Words:
 
 
 def _finish(h: Words, length_bytes: Any) -> Words:
-    """Finish the hashes, in place: fmix of Murmur3."""
+    """Do the last step of Murmur3 (fmix) for many hashes, in place."""
     h ^= length_bytes
     h ^= h >> np.uint32(16)
     h *= np.uint32(0x85EBCA6B)

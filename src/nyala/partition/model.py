@@ -103,9 +103,10 @@ class Partition:
 
 
 def find_problem(levels: PartitionSchema, partitions: Sequence[Partition], schema: Schema) -> str | None:
-    """Return a text about the first broken rule (T1, T2 or T4) of a partitioning; None: all hold.
+    """Check that levels and partitions fit each other and the schema. Return the first problem.
 
     For data from a catalogue or another process, which may be wrong even if its checksum is right.
+    Returns: a text; None if all rules (T1, T2 and T4) hold.
     Cost: one pass over the partitions.
     """
     hashed = [id for level in levels.hash_levels for id in level.column_ids]

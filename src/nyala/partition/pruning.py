@@ -87,7 +87,10 @@ def _values(column: Clamped) -> tuple[object, ...] | None:
 def _allowed_buckets(
     level: HashLevel, columns: Sequence[ColumnSchema], clamped: Sequence[Clamped]
 ) -> npt.NDArray[np.bool_] | None:
-    """Return a mask of the buckets of a level that can match; None if all can."""
+    """Return a mask of the level's buckets that can have a matching row; None if all can.
+
+    clamped: for each column, the values or bounds that the predicate allows.
+    """
     lists = [_values(column) for column in clamped]
     values = [one for one in lists if one is not None]
     combinations = math.prod(len(one) for one in values)
@@ -111,6 +114,7 @@ def _allowed_ranges(columns: Sequence[ColumnSchema], clamped: Sequence[Clamped])
     """Return the key ranges that can match, disjoint and ascending.
 
     There is one range per combination of the listed values of the first columns.
+    clamped: for each column, the values or bounds that the predicate allows.
     """
     codec = KeyCodec([column.type for column in columns])
     leading: list[tuple[object, ...]] = []

@@ -191,7 +191,7 @@ def _values(value: Any, columns: Sequence[ColumnSchema], what: str) -> list[Any]
 
 
 def _encode(values: Sequence[Any], codec: KeyCodec, limits: Limits) -> bytes | None:
-    """Encode a bound; columns without a value get their least value. None: no column has one."""
+    """Encode a bound; columns without a value get their least value. None: no values, no bound."""
     if all(value is None for value in values):
         return None
     filled = [

@@ -62,7 +62,7 @@ class Changes(LazyValues):
         return (*self.frozen, self.deltas)
 
     def has_changes(self, column_id: int, snapshot: int) -> bool:
-        """Whether any store may have a change of the column that `snapshot` applies.
+        """Whether a file or memory may have a change of the column that `snapshot` applies.
 
         Decides by the timestamps of whole files and runs, and opens no file.
         """
@@ -126,9 +126,10 @@ class Changes(LazyValues):
     def newest(
         self, column_id: int, snapshot: int, stats: ReadStats | None, lower: int, upper: int
     ) -> list[tuple[Rowids, pa.Array]]:
-        """Return (rowids, newest values) for each REDO store: its changed rows of [lower, upper).
+        """Return (rowids, newest values) of the changed rows of [lower, upper), for each REDO file.
 
-        The oldest store comes first. Decimals may have the narrow type (see `patches`).
+        The oldest file comes first, and the runs in memory come last. Decimals may have the narrow
+        type (see `patches`).
         snapshot: a moment that applies all REDO of the column and no UNDO.
         Cost: fills no cache.
         """

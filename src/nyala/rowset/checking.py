@@ -396,9 +396,10 @@ def _broken_chain(rowset: DiskRowSet, lives: Lives, base: Bools, from_undo: Bool
 def _late_changes(
     rowset: DiskRowSet, dead_rows: Rowids, died: Timestamps
 ) -> Iterator[tuple[tuple[int, int], int]]:
-    """Find changes of rows after their deletion. Yield ((column id, store number), row).
+    """Find changes of rows after their deletion. Yield ((column id, number), row).
 
-    For each column and store with such changes, `row` is the first changed row.
+    The number counts the REDO files of the rowset, and then the column's runs in memory. For each
+    column and file or run with such changes, `row` is the first changed row.
     dead_rows, died: the rows with a deletion in REDO, ascending, and the timestamps of the
     deletions.
     """

@@ -53,7 +53,7 @@ class RowSetImage:
         return int(columns + self.keys.nbytes + sum(run.nbytes for run in self.undo.values()))
 
     def piece(self, lower: int, upper: int) -> RowSetImage:
-        """Return an image of the rows [lower, upper) that can be written. It has no `positions`."""
+        """Return the rows [lower, upper) as an image for `write_rowset`, without `positions`."""
         if (lower, upper) == (0, self.row_count) and all(
             isinstance(array, pa.Array) and not is_large(array.type) for array in self.columns.values()
         ):
@@ -78,9 +78,9 @@ class RowSetImage:
         )
 
     def text_bytes(self, lower: int, upper: int) -> int:
-        """Return the bytes of text in the rows [lower, upper), for the column with most text.
+        """Return the bytes of text in the rows [lower, upper) of the largest array.
 
-        The values of a column and its UNDO are measured separately.
+        An array is the base values of one column, or its UNDO values.
         """
         most = most_text(self.columns, lower, upper)
         for run in self.undo.values():

@@ -184,7 +184,7 @@ class _Chunk:
         return parts
 
     def _replace_parts(self, columns: dict[int, pa.Array]) -> None:
-        """If `columns` has every column, replace the smaller chunks by these arrays."""
+        """If `columns` has every column, keep these arrays in place of the smaller chunks."""
         # Another thread may have moved a column to a larger chunk.
         if len(columns) == len(self.column_ids):
             self.content = columns
@@ -337,7 +337,7 @@ class MemRowSet:
     # --- reading (the same names as in DiskRowSet) ------------------------------------------------
 
     def rowids_in(self, key_range: KeyRange) -> Rowids | slice:
-        """Return the rows with keys in the range: a slice if all rows are, else sorted rowids."""
+        """Return the rows with keys in the range: a slice for all rows, else sorted rowids."""
         state = self._state
         if key_range.is_all:
             return slice(0, state.row_count)
@@ -602,7 +602,10 @@ class MemRowSet:
             yield state.chunks[number], rowids[at] - state.starts[number], at
 
     def check(self) -> None:
-        """Assert R1 to R3, and the invariants of index and deltas. Cost: reads everything once."""
+        """Assert the invariants R1 to R3 of this module, and those of key index and changes.
+
+        Cost: reads everything once.
+        """
         state = self._state
         state.keys.check(state.row_count)
         end = 0

@@ -69,7 +69,7 @@ class Patch:
         return Patch(self.type, positions, self.values.slice(begin, end - begin))
 
     def apply(self, base: pa.Array) -> pa.Array:
-        """Return `base`, the values of the range, with the patch applied. `base` may be narrow."""
+        """Return the values of the range after the patch. base: before; may be narrow decimals."""
         return patch(base, self.positions, _in(self.values, self.type, base.type))
 
     def apply_gathered(self, rows: Rows, count: int, base: pa.Array) -> pa.Array:
@@ -87,7 +87,7 @@ class Patch:
 
 
 def _in(values: pa.Array, type: ColumnType, result_type: pa.DataType) -> pa.Array:
-    """Return a patch's values, in the column's own type unless they have `result_type`."""
+    """Convert values to the column's own type, unless they already have `result_type`."""
     if values.type == result_type:
         return values
     # A cast would fail for dead rows, whose values may have too many digits (A2 of `adapter`).

@@ -56,8 +56,8 @@ def expect_footers(
 ) -> None:
     """Begin to fetch the footers of base files, and of delta files that have these columns.
 
-    column_ids: None: no delta files.
-    snapshot:   only delta files that it may apply; None: all with these columns.
+    column_ids: None: only base files.
+    snapshot:   leave out delta files whose changes this snapshot does not apply. None: all.
     """
     with contextlib.suppress(Error):
         for rowset in rowsets:
@@ -101,7 +101,7 @@ def expect_keys(
 ) -> None:
     """Begin to fetch the data that a look-up of these ascending keys reads in each rowset.
 
-    Waits for rounds 1 and 2, because their data shows which blocks to fetch in round 3.
+    Waits for footers, bloom filters and key indexes, because they show which blocks to fetch.
     """
     searches = [(rowset, keys) for rowset, keys in searches if rowset.reader.is_remote]
     if not searches:

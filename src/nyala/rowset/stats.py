@@ -9,7 +9,7 @@ from nyala.cfile.blocks.read_stats import ReadStats
 
 @dataclass
 class RowSetStats(ReadStats):
-    """`ReadStats` with two more counters. Only one thread may use it at a time."""
+    """`ReadStats`, and the applied changes and the operations of a scan. Not thread-safe."""
 
     deltas_applied: int = 0  # values that came from UNDO or REDO
     operations: set[tuple[str, str]] = field(default_factory=set)

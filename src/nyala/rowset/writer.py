@@ -41,7 +41,7 @@ _KEYS_SHARE_MAX: Final = 1 / 24
 
 @dataclass(frozen=True)
 class WrittenRowSet:
-    """The finished files. Paths are relative to the store's folder, as in the catalogue."""
+    """The files of a rowset that was written. Paths are relative to the store's folder."""
 
     meta: RowSetMeta
     undo: WrittenDelta | None
@@ -49,7 +49,7 @@ class WrittenRowSet:
 
     @property
     def paths(self) -> list[str]:
-        """Both files, for callers that delete them if a later step fails."""
+        """The base file, and the UNDO file if there is one."""
         return [self.meta.path] if self.undo_path is None else [self.meta.path, self.undo_path]
 
 

@@ -208,7 +208,7 @@ class LogWriter:
         return self._append("batch", record.timestamp, encode_record(record))
 
     def append_change(self, record: ChangeRecord) -> LogOffset:
-        """Add a change of the catalogue, like `append`. It gets the timestamp of the last record."""
+        """Add a change of the catalogue, like `append`, with the timestamp of the last record."""
         return self._append("change", self.appended.timestamp, encode_change_record(record))
 
     def _append(self, kind: FrameKind, timestamp: int, payload: list[Any]) -> LogOffset:

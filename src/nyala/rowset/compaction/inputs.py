@@ -71,7 +71,10 @@ def compacted_column(
 def _compacted(
     rowset: DiskRowSet, column: ColumnSchema | None, lower: int, upper: int
 ) -> tuple[pa.Array, DeltaRun | None]:
-    """Return `compacted_column` for the rows [lower, upper), with rowids counted from `lower`."""
+    """Apply all REDO files of a column, for the rows [lower, upper); see `compacted_column`.
+
+    Rowids are counted from `lower`.
+    """
     column_id = LIVENESS if column is None else column.id
     reader = rowset.base_column(column_id)
     if reader is not None:

@@ -69,7 +69,7 @@ class _Lives:
     older: npt.NDArray[np.int64]
 
     def hold(self, rows: Rowids, times: Timestamps) -> npt.NDArray[np.bool_]:
-        """Return for each row whether its time is inside one of the row's lives.
+        """Return for each row whether its time is between an insertion and the next deletion.
 
         The moment of the insertion is not inside. The moment of the deletion is inside, because a
         delete with a sequence number changes the sequence column at the same moment.
@@ -219,7 +219,7 @@ def _merge_keys(
 def _lives_of(
     shared_rows: Rowids, alive: npt.NDArray[np.bool_], past: _Records | None, where: str
 ) -> tuple[Rowids, Timestamps, Timestamps]:
-    """Return (rows, begins, ends) of the lives of these rows; see `_Lives`."""
+    """Return (row, insertion time, deletion time) of each life of these rows, as three arrays."""
     rows, times = np.empty(0, np.int64), np.empty(0, np.int64)
     before = np.empty(0, np.bool_)
     if past is not None:

@@ -33,7 +33,7 @@ class _Span(NamedTuple):
 
 
 class KeyBounds:
-    """The bounds of the key columns in one base file."""
+    """The least and greatest values of single key columns in one base file."""
 
     __slots__ = ("_spans",)
 

@@ -153,8 +153,8 @@ class KeyIndex(LazyValues):
     def find(self, keys: EncodedKeys, stats: ReadStats | None = None) -> Rowids:
         """Return the rowid of each of these ascending keys, or -1.
 
-        Cost: reads each segment that may contain a key once. Reads none for a key that the column
-        bounds or the bloom filter exclude.
+        Cost: reads each segment (range of rows) that may contain a key once. Reads nothing for keys
+        that the column bounds or the bloom filter exclude.
         """
         if not len(keys):
             return np.empty(0, np.int64)
@@ -200,7 +200,7 @@ class KeyIndex(LazyValues):
 
     @property
     def columns(self) -> Sequence[ColumnReader]:
-        """The columns that a look-up reads in a segment."""
+        """The columns whose rows a look-up reads to search keys."""
         return self._stored.columns
 
     def parts_of_search(self, keys: EncodedKeys) -> list[tuple[ColumnReader, int, int]]:
@@ -244,7 +244,7 @@ class KeyIndex(LazyValues):
         return [(segment * step, (segment + 1) * step) for segment in found.tolist()]
 
     def _inside(self, keys: EncodedKeys) -> EncodedKeys:
-        """Return the keys whose columns are inside the file's column bounds."""
+        """Return the keys whose column values are inside the file's bounds of these columns."""
         outside = self._bounds.excluded(keys)
         return keys if outside is None else keys.take(np.flatnonzero(~outside))
 
@@ -271,9 +271,9 @@ class KeyIndex(LazyValues):
     def _all_keys(self, segments: int, stats: ReadStats | None) -> SearchedKeys | None:
         """Read and cache all keys of the file if this pays off; otherwise return None.
 
-        It pays off if earlier look-ups searched so many segments that reading all keys would have
-        cost less. All keys must also fit a small share of the cache.
-        segments: the number of segments that the present look-up searches.
+        It pays off if look-ups so far have cost more than reading all keys, and if all keys fit a
+        small share of the cache.
+        segments: how many segments (ranges of rows) the present look-up searches.
         """
         if self._cache is None or self._too_large:
             return None
@@ -299,7 +299,7 @@ class KeyIndex(LazyValues):
     def range(self, key_range: KeyRange, stats: ReadStats | None = None) -> tuple[int, int]:
         """Return the rows [lower, upper) whose keys are in the range.
 
-        Cost: at most one segment per bound.
+        Cost: searches at most one segment (range of rows) per bound.
         """
         if key_range.is_empty:
             return 0, 0

@@ -153,7 +153,7 @@ class KeyRuns:
         return NO_ROWID
 
     def find_in_runs(self, keys: EncodedKeys) -> Rowids:
-        """Return the rowid of each key that is in a run, or -1."""
+        """Return the rowid of each key, or -1. Does not search the tail (the newest keys)."""
         rowids = np.full(len(keys), NO_ROWID, np.int64)
         for run in self._runs if len(keys) else ():
             at = run.keys.find(keys)
@@ -171,14 +171,14 @@ class KeyRuns:
         return np.sort(np.concatenate(parts))
 
     def sorted(self, row_count: int) -> KeyRun:
-        """Return one run of all rows below `row_count`."""
+        """Return the keys of all rows below `row_count` as one sorted run."""
         merged = KeyRun(self._empty, np.empty(0, np.int64))
         for run in reversed(self._all_runs(row_count)):  # shortest first
             merged = run.merge(merged) if len(run) >= len(merged) else merged.merge(run)
         return merged
 
     def _all_runs(self, row_count: int) -> list[KeyRun]:
-        """Return the runs, and the tail as one more run."""
+        """Return the runs, and the tail (the newest keys) as one more run."""
         parts = [
             part._replace(length=min(part.length, row_count - part.first_rowid))
             for part in self._tail_parts

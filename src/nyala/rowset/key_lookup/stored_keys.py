@@ -76,7 +76,7 @@ class DenseKeys(LazyValues):
     def __init__(
         self, path: str, column: ColumnReader, codec: KeyCodec, cache: BlockCache | None, owner: int
     ) -> None:
-        """owner: the cache key of a block of keys is (owner, block number)."""
+        """owner: a number for the cache, where block n of the keys is entry (owner, n)."""
         self._path = path
         self.column = column
         self._codec = codec
@@ -104,7 +104,7 @@ class DenseKeys(LazyValues):
 
     @property
     def worth_reading_all(self) -> int:
-        """The number of segments whose search costs as much as reading all keys."""
+        """How many segments (ranges of rows) cost as much to search as reading all keys."""
         return self.column.block_count
 
     def sample(self, count: int) -> tuple[EncodedKeys, Rowids]:
@@ -134,7 +134,7 @@ class DenseKeys(LazyValues):
 
     @property
     def columns(self) -> Sequence[ColumnReader]:
-        """The columns that `find` reads in a segment."""
+        """The columns whose rows `find` reads to search keys."""
         return (self.column,)
 
     @property
@@ -261,7 +261,7 @@ class SparseKeys:
 
     @property
     def worth_reading_all(self) -> int:
-        """The number of segments whose search costs as much as reading all keys."""
+        """How many segments (ranges of rows) cost as much to search as reading all keys."""
         return len(self._samples) >> _SEARCHED_LOG2
 
     def sample(self, count: int) -> tuple[EncodedKeys, Rowids]:
@@ -291,7 +291,7 @@ class SparseKeys:
 
     @property
     def columns(self) -> Sequence[ColumnReader]:
-        """The columns that `find` reads in a segment."""
+        """The columns whose rows `find` reads to search keys."""
         return self._columns
 
     @property
@@ -316,14 +316,14 @@ class SparseKeys:
         return [] if group < 0 else [(column, lower, upper) for column in self._columns]
 
     def segments(self, keys: EncodedKeys, stats: ReadStats | None = None) -> Segments:
-        """Return, for each of these ascending keys, the group that may contain it, or -1.
+        """Return, for each of these ascending keys, the group of rows that may contain it, or -1.
 
         Cost: reads blocks of samples.
         """
         return self._samples.floor(keys, stats)
 
     def find(self, keys: EncodedKeys, segments: Segments, stats: ReadStats | None) -> Rowids:
-        """Return the rowid of each key, or -1. segments: for each key, the group to search.
+        """Return the rowid of each key, or -1. segments: for each key, the group of rows to search.
 
         Cost: gathers the rows of each group. If many groups are in the same 131,072 rows, these
         rows are read as a whole. At most 131,072 keys are in memory at once.
@@ -445,7 +445,7 @@ class SparseKeys:
         self._samples.check(samples, sample)
 
     def _group(self, group: int, stats: ReadStats | None) -> SearchedKeys:
-        """Return the keys of one group. They are cached, because look-ups of a key often repeat."""
+        """Return the keys of one group of rows, through the cache."""
 
         def load() -> SearchedKeys:
             lower = group << self._log2
@@ -459,13 +459,13 @@ class SparseKeys:
 
 
 def _ranges_of(segments: Segments) -> list[tuple[int, int, int]]:
-    """Return (segment, begin, end) for each segment, with its positions. -1 is skipped."""
+    """Return (segment, begin, end) for each segment and its positions; -1 is skipped."""
     borders = [0, *(np.flatnonzero(segments[1:] != segments[:-1]) + 1).tolist(), len(segments)]
     return [(int(segments[begin]), begin, end) for begin, end in pairwise(borders) if segments[begin] >= 0]
 
 
 def _firsts(segments: Segments) -> Segments:
-    """Return the position where each distinct segment first occurs. They ascend; -1 is skipped."""
+    """Return the first position of each distinct segment; -1 is skipped. The segments ascend."""
     return np.flatnonzero(np.diff(segments, prepend=NO_ROWID))
 
 
@@ -496,7 +496,7 @@ def _find(among: SearchedKeys, keys: EncodedKeys) -> Segments:
 
 
 def _floor(among: SearchedKeys, keys: EncodedKeys) -> Segments:
-    """Return `_floor_of`, with 0 for -1. A -1 occurs only if the file's samples are wrong."""
+    """Return, for each of `keys`, the last position in `among` with a key <= it; 0 without one."""
     return np.maximum(_floor_of(among, keys), 0)
 
 

@@ -96,8 +96,8 @@ class News:
     restarted:  True: the reader began again at a checkpoint, so the caller must discard everything
                 that was read before.
     checkpoint: after a restart, the state to begin with; None: an empty store.
-    entries:    the new records, oldest first. The checkpoint has all earlier changes of the catalogue,
-                so they are left out.
+    entries:    the new records, oldest first. Changes of the catalogue that the checkpoint has are
+                left out.
     """
 
     restarted: bool
