@@ -240,7 +240,7 @@ def alter(store: Store, table_id: int, steps: Sequence[Step], *, phase: Phase = 
     phase:  a function for tests. It is called with "begun" before the commit lock is taken, and
             with "frozen" and "committed" under this lock.
     Raises: errors of the steps; TableNotFoundError if the table was dropped; StorageError. Nothing
-            changes then (L1).
+            changes then.
     """
     store.check_writable()
     phase("begun")

@@ -668,7 +668,7 @@ class _Check:
 
 
 def _unnamed(env: Env, path: str, state: CatalogState) -> tuple[list[str], list[str]]:
-    """Return the paths that the catalogue does not name: files of a writer, and other paths.
+    """Return two lists of paths that the catalogue does not name: written by a writer, and others.
 
     The first list includes old segments of the log, and staging folders of finished jobs.
     Requires the writer's lock.

@@ -92,7 +92,7 @@ class Destination(Protocol):
         ...
 
     def write(self, path: str, size_bytes: int, parts: Parts) -> None:
-        """Write a data file, unless it exists (C4). `parts()` yields its content."""
+        """Write a data file, unless an earlier copy wrote it. `parts()` yields its bytes."""
         ...
 
     def finish(self, state: CatalogState, records: Iterable[LogRecord]) -> None:

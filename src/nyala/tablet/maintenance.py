@@ -375,7 +375,7 @@ class Maintenance:
         self._errors.pop("flush", None)
 
     def _log_stays_full(self, store: Store) -> bool:
-        """Whether the log has been full for so long that a running merge must give way."""
+        """Whether the log has been full for `GIVES_WAY_S`, so that a running merge must end."""
         now_s = self._clock.monotonic_s()
         if not store.log_is_full():
             self._log_full_since_s = None

@@ -73,7 +73,8 @@ class Remaining:
 class PurgeReport:
     """What a purge did.
 
-    timestamp: the timestamp of the mark in the catalogue (step 2)
+    timestamp: the mark of the purge in the catalogue; backups and change feeds compare it with their
+               moments
     clones:    other tables that share replaced files, and so still have the rows
     """
 
@@ -93,7 +94,7 @@ def purge(store: Store, name: str, keys: pa.Table, wait_s: float, message: str |
     keys:   a result of `key_rows`.
     wait_s: how many seconds to wait at the end for readers that still use replaced files.
     Raises: TableNotFoundError, InvalidArgumentError, InvalidValueError (nothing changed);
-            StorageError, CorruptionError (the rows are deleted; call again, U2).
+            StorageError, CorruptionError (the rows are deleted; call again to erase them).
     """
     store.check_writable()
     table = store.root.table(name)
@@ -178,7 +179,7 @@ def _check_free(store: Store, table: TableState, keys: EncodedKeys) -> None:
 
 
 def _mark(store: Store, table_id: int) -> int:
-    """Store a new timestamp in the table's entry as the mark of the purge, and return it."""
+    """Store a new timestamp as the mark of the purge in the catalogue, and return it."""
     with Uninterrupted(), store.commit_lock:
         store.check_writable()
         root = store.root
@@ -203,7 +204,7 @@ class _Rewritten:
 def _rewrite(store: Store, table_id: int, keys: EncodedKeys, moment: int) -> _Rewritten:
     """Rewrite all rowsets that have one of the keys, without the rows of these keys.
 
-    Dropped ranges are rewritten too: the batch of step 1 does not delete their rows.
+    Dropped ranges are rewritten too, because the deletion before this call did not reach them.
     moment: the timestamp of the deletion; later rows with these keys are kept.
     """
     clean: set[int] = set()  # the rewritten rowsets

@@ -451,7 +451,7 @@ class Store:
         return isinstance(self._failure, FencedError) or isinstance(self.log.failure, FencedError)
 
     def poison(self, error: BaseException) -> None:
-        """Refuse writes and flushes until the store is opened again, because of this error (W3)."""
+        """Refuse writes and flushes until the store is opened again. error: the reason."""
         if self._failure is None:
             self._failure = error
             logger.error("the store takes no more writes: %s", _reason(error))
@@ -497,7 +497,7 @@ class Store:
         return root, max(published, root.floor)
 
     def install(self, root: Root) -> None:
-        """Replace the root. No other method does so. Requires the commit lock."""
+        """Make `root` the present root. Only this method does so. Requires the commit lock."""
         assert self.commit_lock.held(), "R7: roots are swapped under the commit lock"
         self._root = root
         self._roots.add(root)
@@ -743,7 +743,7 @@ class Store:
         return self._root.memory_timestamp_min() is not None  # without rows a flush does not help
 
     def pause(self, paused: bool) -> None:
-        """Note whether background work is paused. If so, writes do not wait for a shorter log."""
+        """Note whether background work is paused. If so, writes do not wait for a flush of the log."""
         with self._relief_lock:
             self._paused = paused
             self._relief.notify_all()
@@ -824,7 +824,7 @@ class Store:
         each(self.env.files, self.env.files.sync_dir, sorted(directories))
 
     def discard_files(self, paths: Iterable[str]) -> None:
-        """Remove the files of failed work. If this fails, the next open removes them (P3).
+        """Remove the files of failed work. If this fails, the next open removes them.
 
         Files that the catalogue names are kept: the error may have come after the commit, for
         example a delayed Ctrl-C. After a commit with unknown outcome nothing is removed, because
@@ -841,7 +841,7 @@ class Store:
                 self.env.files.unlink(self.path(path), missing_ok=True)
 
     def collect_garbage(self) -> int:
-        """Purge expired tables and ranges, and delete garbage files that nobody uses (P2).
+        """Purge expired tables and ranges, and delete unneeded files that no scan or reader uses.
 
         Returns: the number of deleted files.
         """
@@ -875,7 +875,7 @@ class Store:
         return len(paths)
 
     def keepers(self, garbage: Collection[str]) -> list[str]:
-        """Return a text for each process or scan that still uses one of these garbage files."""
+        """Return who still uses one of these garbage files: texts about scans here, and readers."""
         state, leased = self.state, self._medium.leases.oldest_needed()
         versions = [state.garbage[path] for path in garbage if path in state.garbage]
         with Uninterrupted(), self.commit_lock:
@@ -1127,7 +1127,7 @@ class Store:
             self.reserve.use(lambda: self._put_tables(change))
 
     def _put_tables(self, change: CatalogChange) -> None:
-        """Commit a change that replaces tags and entries of tables, and install the new root."""
+        """Commit a change of tags and of catalogue entries of tables, and install the new root."""
         after = self._root
         for entry in change.put_tables:
             table = after.any_table(entry.id)

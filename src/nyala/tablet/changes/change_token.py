@@ -53,7 +53,7 @@ _CACHE_BYTES: Final = 64 << 20
 
 
 def make_change_tokens(root_path: str, table: TableState, spec: ChangeSpec) -> list[bytes]:
-    """Return one token per tablet. A tablet with changes of the interval in memory gets none."""
+    """Return one token per tablet, except for tablets with changes of the interval in memory."""
     made = []
     for tablet in table.tablets:
         if _in_memory(tablet, spec) or not any(records.may_meet(r, spec) for r in tablet.rowsets):

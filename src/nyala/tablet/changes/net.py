@@ -65,10 +65,10 @@ def net_changes(table: TableState, spec: ChangeSpec) -> Iterator[pa.RecordBatch]
 def _net_splits(
     table: TableState, tablet: TabletState, spec: ChangeSpec, apart: Collection[AnyRowSet]
 ) -> Iterator[tuple[Touched, int, int, bool]]:
-    """Yield (touched, lower, upper, is_apart) for each split of the tablet.
+    """Yield (a rowset's changes, lower, upper, is_apart) for each split of the tablet.
 
-    apart: the rowsets whose moved rows are merged separately. `is_apart`: whether the rowset is
-           one of them.
+    apart: the rowsets whose inserted and deleted rows the caller merges with those of other
+           rowsets. `is_apart`: whether the rowset is one of them.
     """
     for rowset in tablet.all_rowsets():
         if may_meet(rowset, spec):
@@ -78,9 +78,9 @@ def _net_splits(
 
 
 def _overlapping(table: TableState, tablet: TabletState, spec: ChangeSpec) -> list[dict[AnyRowSet, bytes]]:
-    """Return groups of rowsets whose moved rows have overlapping ranges of keys.
+    """Return groups of rowsets whose inserted and deleted rows have overlapping ranges of keys.
 
-    Each group maps its rowsets to the least key of their moved rows. A rowset that overlaps no
+    Each group maps its rowsets to the least key of these rows. A rowset that overlaps no
     other one is left out.
     """
     candidates = [r for r in tablet.all_rowsets() if may_meet(r, spec) and may_move(r, spec)]
@@ -110,12 +110,13 @@ def _overlapping(table: TableState, tablet: TabletState, spec: ChangeSpec) -> li
 
 
 def _net_split(touched: Touched, lower: int, upper: int, moved: bool | None) -> pa.RecordBatch | None:
-    """Return the touched rows of [lower, upper), before they are merged; None if there are none.
+    """Return the changed rows of [lower, upper), before rows of a key are merged; None: no row.
 
     The columns are: the key; the other columns at the moments of `_moments`; the timestamp of the
     newest change; whether the row exists at `since`; whether it exists at `until`.
 
-    moved: True: only rows that moved; False: only rows that did not; None: all.
+    moved: True: only rows that were inserted or deleted in the interval; False: only other rows;
+           None: all.
     """
     spec, rowset = touched.spec, touched.rowset
     rowids, newest, has_moved = touched.rows(lower, upper)
@@ -146,7 +147,7 @@ def _moments(spec: ChangeSpec, before: Bools, after: Bools) -> list[tuple[Bools,
 
 
 def _moved_splits(table: TableState, rowset: AnyRowSet, spec: ChangeSpec) -> Iterator[KeyedRows]:
-    """Yield the rows of one rowset that moved, in key order, one split at a time."""
+    """Yield a rowset's rows that were inserted or deleted in the interval, in key order."""
     touched = Touched(table, rowset, spec)
     batches = (_net_split(touched, lower, upper, moved=True) for lower, upper in touched.splits())
     yield from in_key_order(table, rowset, spec, (batch for batch in batches if batch is not None))

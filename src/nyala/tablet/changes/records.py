@@ -31,7 +31,7 @@ from nyala.tablet.state.root import AnyRowSet, TableState
 
 
 def may_meet(rowset: AnyRowSet, spec: ChangeSpec) -> bool:
-    """Whether the rowset may have a change in the interval. Opens no file."""
+    """Whether the rowset may have a change in the feed's interval. Opens no file."""
     if not rowset.row_count:
         return False
     if isinstance(rowset, MemRowSet):
@@ -40,7 +40,7 @@ def may_meet(rowset: AnyRowSet, spec: ChangeSpec) -> bool:
 
 
 def may_move(rowset: AnyRowSet, spec: ChangeSpec) -> bool:
-    """Whether rows of the rowset may have been inserted or deleted in the interval. Opens no file."""
+    """Whether rows may have been inserted or deleted in the feed's interval. Opens no file."""
     if isinstance(rowset, MemRowSet):
         return True
     return any(
@@ -50,7 +50,7 @@ def may_move(rowset: AnyRowSet, spec: ChangeSpec) -> bool:
 
 
 def rowsets_of(table: TableState, spec: ChangeSpec) -> Iterator[AnyRowSet]:
-    """Yield the rowsets of the table that may have a change in the interval."""
+    """Yield the rowsets of the table that may have a change in the feed's interval."""
     for tablet in table.tablets:
         for rowset in tablet.all_rowsets():
             if may_meet(rowset, spec):
@@ -86,7 +86,7 @@ def text_row_bytes(rowset: AnyRowSet, spec: ChangeSpec) -> float:
 
 
 class Touched:
-    """The rowids and timestamps of the changes of one rowset in the interval, without values."""
+    """The rowids and timestamps of one rowset's changes in the feed's interval, without values."""
 
     def __init__(self, table: TableState, rowset: AnyRowSet, spec: ChangeSpec) -> None:
         self.table = table
@@ -95,7 +95,7 @@ class Touched:
         self.records = list(_records(table, rowset, spec))
 
     def splits(self) -> Iterator[tuple[int, int]]:
-        """Yield the splits [lower, upper) of the rowset that contain a touched row."""
+        """Yield the splits [lower, upper) of the rowset that contain a changed row."""
         if not self.records:
             return
         rows, text = self.spec.split_rows, text_row_bytes(self.rowset, self.spec)
@@ -108,7 +108,7 @@ class Touched:
             yield lower, upper
 
     def _expect(self, lower: int, upper: int) -> None:
-        """Begin to fetch the rows from the first to the last touched one in [lower, upper)."""
+        """Begin to fetch the rows from the first to the last changed one in [lower, upper)."""
         if isinstance(self.rowset, DiskRowSet) and self.rowset.reader.is_remote:
             touched = np.concatenate([records.between(lower, upper)[0] for records in self.records])
             first, last = lower + int(touched.min()), lower + int(touched.max())
@@ -117,7 +117,11 @@ class Touched:
             expect_rows(self.rowset, ids, self.spec.since, first, last + 1)
 
     def rows(self, lower: int, upper: int) -> tuple[Rowids, Timestamps, Bools]:
-        """Return the touched rowids of [lower, upper), their newest timestamps, and which moved."""
+        """Return the changed rows of [lower, upper), as three arrays.
+
+        The arrays are: rowids; the timestamp of each row's newest change; whether the row was
+        inserted or deleted in the interval.
+        """
         newest = np.full(upper - lower, -1, np.int64)
         moved = np.zeros(upper - lower, np.bool_)
         for records in self.records:
@@ -130,14 +134,14 @@ class Touched:
         return at + lower, newest[at], moved[at]
 
     def moved(self) -> Rowids:
-        """Return the rows that were inserted or deleted, ascending."""
+        """Return the rows that were inserted or deleted in the interval, ascending."""
         parts = [records.rowids for records in self.records if records.liveness]
         return distinct(np.sort(np.concatenate(parts))) if parts else np.empty(0, np.int64)
 
 
 @dataclass(frozen=True)
 class Records:
-    """Records of columns that were written together, by ascending (rowid, timestamp).
+    """Changes of columns that were written together, by ascending (rowid, timestamp).
 
     liveness: whether LIVENESS is one of these columns.
     """
@@ -147,7 +151,7 @@ class Records:
     timestamps: Timestamps
 
     def between(self, lower: int, upper: int) -> tuple[Rowids, Timestamps]:
-        """Return the rowids and timestamps of the records of rows [lower, upper).
+        """Return the rowids and timestamps of the changes of rows [lower, upper).
 
         Rowids are counted from `lower`.
         """
@@ -156,7 +160,7 @@ class Records:
 
 
 def _records(table: TableState, rowset: AnyRowSet, spec: ChangeSpec) -> Iterator[Records]:
-    """Yield the rowset's records in the interval. Columns that changed together come once."""
+    """Yield the rowset's changes in the feed's interval, once for columns that changed together."""
     known: list[Records] = []
     for liveness, rowids, timestamps in _vectors(table, rowset, spec):
         inside = spec.inside(timestamps)
@@ -176,9 +180,10 @@ def _records(table: TableState, rowset: AnyRowSet, spec: ChangeSpec) -> Iterator
 def _vectors(
     table: TableState, rowset: AnyRowSet, spec: ChangeSpec
 ) -> Iterator[tuple[bool, Rowids, Timestamps]]:
-    """Yield (whether LIVENESS, rowids, timestamps) of the records in each file and in memory.
+    """Yield the changes in files and in memory, as (includes LIVENESS, rowids, timestamps).
 
-    Rowids ascend. The timestamps of one row ascend too.
+    A file yields once for columns that changed together, memory at least once per column. Rowids
+    ascend. The timestamps of one row ascend too.
     """
     known = {LIVENESS, *(column.id for column in table.schema.value_columns)}
     if isinstance(rowset, DiskRowSet):

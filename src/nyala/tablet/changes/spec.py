@@ -67,7 +67,7 @@ class ChangeSpec(LazyValues):
         )
 
     def meets(self, timestamp_min: int | None, timestamp_max: int | None) -> bool:
-        """Whether the interval overlaps the time from `timestamp_min` to `timestamp_max`.
+        """Whether the feed's interval overlaps the time from `timestamp_min` to `timestamp_max`.
 
         If both are None, there are no changes, and the result is False.
         """
@@ -79,7 +79,7 @@ class ChangeSpec(LazyValues):
         )
 
     def inside(self, timestamps: Timestamps) -> Bools:
-        """Return whether each timestamp is in the interval."""
+        """Return whether each timestamp is in the feed's interval."""
         return (timestamps > self.since) & (timestamps <= self.until)
 
 

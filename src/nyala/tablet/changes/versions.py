@@ -72,7 +72,7 @@ def _most_versions(table: TableState, spec: ChangeSpec) -> int:
 
 
 def _slices(table: TableState, spec: ChangeSpec, most: int) -> Iterator[tuple[int, int, int]]:
-    """Yield the slices of time, as (since, until, number of versions).
+    """Cut the feed's interval into slices of time. Yield (since, until, number of versions).
 
     A slice has at most `most` versions, unless one commit has more.
     """
@@ -165,9 +165,9 @@ def version_types(
 
 
 def _lives(touched: Touched, lower: int, upper: int) -> tuple[_Grid, Bools, Bools]:
-    """Return the versions of the rows [lower, upper), and two masks with one entry per version.
+    """Return the versions (row, time of a change) of the rows [lower, upper), and two masks.
 
-    The masks say whether the row exists before the version, and after it.
+    The masks say for each version whether the row exists before it, and after it.
     """
     spec, rowset = touched.spec, touched.rowset
     grid = _Grid.of([records.between(lower, upper) for records in touched.records])
@@ -214,7 +214,7 @@ def _images(
 
 @dataclass(frozen=True)
 class _Grid:
-    """The versions of a split: the distinct (row, timestamp) of all records, ascending.
+    """The versions of the rows of a split: the distinct (row, time of a change), ascending.
 
     moments: the distinct timestamps, ascending.
     codes:   each version as one number: row · len(moments) + index of its timestamp.
@@ -231,7 +231,7 @@ class _Grid:
 
     @staticmethod
     def of(parts: Sequence[tuple[Rowids, Timestamps]]) -> _Grid:
-        """Return the grid of the records of several columns: (rows, timestamps) for each column."""
+        """Return the versions that the changes of several columns make. parts: one per column."""
         nothing = np.empty(0, np.int64)
         rows = np.concatenate([nothing, *(part[0] for part in parts)])
         timestamps = np.concatenate([nothing, *(part[1] for part in parts)])
@@ -271,7 +271,7 @@ class _Grid:
 
 @dataclass(frozen=True)
 class _Timeline:
-    """Values of one column, in any order: row `rows[i]` has `values[i]` from `timestamps[i]` on."""
+    """Changes of one column, in any order: row `rows[i]` has `values[i]` from `timestamps[i]` on."""
 
     rows: Rowids
     timestamps: Timestamps
@@ -281,7 +281,7 @@ class _Timeline:
 def _timeline(
     rowset: AnyRowSet, column: ColumnSchema | None, spec: ChangeSpec, lower: int, upper: int
 ) -> _Timeline | None:
-    """Return the timeline of a column in the interval; None if it has no records.
+    """Return the values that a column got in the interval, and when; None without changes.
 
     column: None for LIVENESS.
     """
@@ -319,7 +319,7 @@ def _timeline(
 def _past(
     rowset: DiskRowSet, column: ColumnSchema | None, spec: ChangeSpec, lower: int, upper: int
 ) -> _Timeline | None:
-    """Return the timeline of the records in UNDO files; None: there are no such records."""
+    """Return the values in UNDO files, and when each began; None if there are no such values."""
     column_id = LIVENESS if column is None else column.id
     files = [file for file in rowset.undo if column_id in file.column_ids and file.timestamp_max > spec.since]
     if not any(spec.meets(file.timestamp_min, file.timestamp_max) for file in files):

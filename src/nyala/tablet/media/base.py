@@ -24,7 +24,7 @@ _T = TypeVar("_T")
 
 
 class StoreLog(Protocol):
-    """The log of a store. `wal.writer.LogWriter`, the log in a folder, describes the methods."""
+    """The interface of a store's log. `wal.writer.LogWriter`, one implementation, explains it."""
 
     @property
     def appended(self) -> LogMark: ...

@@ -131,7 +131,7 @@ def batches(entries: Sequence[LogEntry]) -> Iterator[LogRecord]:
 
 
 def living_writer(objects: Objects) -> WriterHint | None:
-    """Return the hint of the store's writer; None if no process seems to be the writer."""
+    """Return who writes to the store, from the object `writer`; None if the writer seems dead."""
     hint = _hint(objects)
     return hint if hint is not None and _left_us(objects, hint) else None
 
@@ -166,7 +166,7 @@ class RefuseLivingWriter:
     """
 
     def __init__(self, env: Env, objects: Objects, advice: str = _ADVICE) -> None:
-        """Read the hint a first time.
+        """Read the hint (the object that names the writer) a first time.
 
         advice: the end of the error message, with advice for the user. "{seconds}" is replaced by
             the time until the writer counts as dead.
@@ -178,7 +178,7 @@ class RefuseLivingWriter:
         self._hint = self._look()
 
     def __call__(self, epoch: Epoch) -> None:
-        """Check again with the newest epoch of the log: wait for the hint of the epoch's writer.
+        """Check again: wait until the hint names the writer of `epoch`, the newest part of the log.
 
         Raises: LockedError if this writer seems to be alive.
         """
@@ -359,7 +359,7 @@ def _mark(mark: ObjectMark) -> LogMark:
 
 
 class BucketLock:
-    """A thread that renews the hint of this process until `release` is called.
+    """A thread that renews the hint (the object that names the writer) until `release` is called.
 
     If the program ends without closing the store, the thread marks the hint as closed. So the next
     writer need not wait until this process counts as dead.
@@ -388,7 +388,7 @@ class BucketLock:
             self._thread.join(_LEAVE_S)
 
     def release(self) -> None:
-        """End the thread. May be called twice."""
+        """End the thread that renews the hint. May be called twice."""
         atexit.unregister(self._leave)
         self._stop.set()
         with contextlib.suppress(RuntimeError):  # in a forked child, whose thread does not exist

@@ -142,7 +142,7 @@ def aligned_ranges(lower: int, end: int, rows: int) -> Iterator[tuple[int, int]]
 
 
 def unskipped_ranges(unit: ScanUnit, spec: ScanSpec) -> list[tuple[int, int]]:
-    """Return the row ranges of the unit that zone maps and changes do not exclude."""
+    """Return the row ranges of one rowset that zone maps and changes do not exclude."""
     if not isinstance(unit.rowset, DiskRowSet) or not spec.constraints:
         return [(unit.lower, unit.upper)]
     constraints = [(spec.schema.by_name(name), constraint) for name, constraint in spec.constraints.items()]
@@ -159,9 +159,9 @@ def splits(
     split_bytes: int | None = None,
     overlap: int = 1,
 ) -> Iterator[tuple[int, int]]:
-    """Yield the row ranges of the unit that the scan must read.
+    """Yield the row ranges of the unit (one rowset) that the scan must read.
 
-    Rows that cannot match are left out (Z1), except for gaps of fewer than `GAP_ROWS` rows.
+    Rows that cannot match are left out, except for gaps of fewer than `GAP_ROWS` rows.
 
     columns:     the columns that are decoded, besides those of the predicate.
     split_bytes: the limit for one split; None: no limit.
@@ -218,8 +218,8 @@ def _is_small(spec: ScanSpec) -> bool:
 def narrower_types(table: TableState, columns: Sequence[ColumnSchema]) -> dict[str, pa.DataType]:
     """Return Arrow types, by column name, that cost less to read than the columns' own types.
 
-    A decimal of up to 18 digits is read with 4 or 8 bytes. Text is read as dictionary if every
-    rowset on disk has a dictionary for it, and few rows are in memory, where text has none.
+    A decimal of up to 18 digits is read with 4 or 8 bytes. Text is read as dictionary if
+    every rowset on disk has a dictionary for it, and few rows are in memory.
     Cost: opens footers.
     """
     rowsets = [rowset for tablet in table.tablets for rowset in tablet.rowsets]

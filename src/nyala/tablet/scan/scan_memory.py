@@ -43,13 +43,16 @@ _CODE_BYTES: Final = 4.0  # of a dictionary code
 
 
 def share_bytes(units: Sequence[ScanUnit]) -> int:
-    """Return the bytes that the splits of a scan may take together."""
+    """Return the memory that all splits of one scan may take together, in bytes."""
     limits = {unit.rowset.cache_limit_bytes for unit in units if isinstance(unit.rowset, DiskRowSet)}
     return min([_SHARE_BYTES_MAX, *(limit or _SHARE_BYTES for limit in limits)])
 
 
 def splits_that_fit(units: Sequence[ScanUnit], spec: ScanSpec, split_rows: int, most: int) -> int:
-    """Return how many splits of the largest rowset fit the share: at least one, at most `most`."""
+    """Return how many splits fit the scan's share of memory: at least one, at most `most`.
+
+    Assumes that each split is as large as a split of the largest rowset.
+    """
     disk = [unit.rowset for unit in units if isinstance(unit.rowset, DiskRowSet)]
     if all(rowset.cache_limit_bytes is None for rowset in disk):
         return most
@@ -116,11 +119,10 @@ class SplitSizer:
 def _parts(
     rowset: DiskRowSet, spec: ScanSpec, columns: Collection[ColumnSchema]
 ) -> tuple[float, list[ColumnReader]]:
-    """Return how much memory a row takes: (bytes per row, column readers for the other bytes).
+    """Return (the bytes of a row without unchanged text, the readers of the decoded columns).
 
-    The readers are those of the decoded columns; they know the size of text. The bytes per row
-    include everything else. A column that is read as dictionary codes has no reader: its codes
-    count.
+    The readers know the size of the text. A column that is read as dictionary codes has no reader;
+    its codes count in the bytes.
     """
     per_row, readers = 0.0, []
     given = {column.name for column in columns} - spec.types.keys()

@@ -90,7 +90,7 @@ class ScanCounters:
 
 @dataclass(frozen=True)
 class ScanSpec(LazyValues):
-    """The scan of one table at one timestamp."""
+    """What to scan: columns, snapshot, predicate, limit and order, for one table."""
 
     schema: Schema
     columns: tuple[ColumnSchema, ...]

@@ -119,7 +119,10 @@ def _rows_of(unit: ScanUnit) -> int:
 
 
 def _cut(units: Sequence[ScanUnit], share: int) -> Iterator[list[ScanUnit]]:
-    """Cut the units into groups of about `share` rows. The first group has the rows in memory."""
+    """Cut a tablet's units into groups of about `share` rows, one per token.
+
+    The first group has all rows in memory.
+    """
     group: list[ScanUnit] = [unit for unit in units if not isinstance(unit.rowset, DiskRowSet)]
     size = sum(map(_rows_of, group))
     for unit in units:
