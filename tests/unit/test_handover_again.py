@@ -172,12 +172,12 @@ def test_a_request_that_no_process_survives(path: Path, monkeypatch: pytest.Monk
 
     def ended(*arguments: Any) -> Any:
         sent.append(arguments[2]["do"])
-        raise WriterEndedError("it ended: send it again with the same key", outcome="unknown")
+        raise WriterEndedError("it ended: check that before you repeat it", outcome="unknown")
 
     monkeypatch.setattr(handover, "send", ended)
     monkeypatch.setattr(attempts, "AGAIN_MAX", 2)
     with pytest.raises(
-        StorageError, match=r"send it again with the same key \(the request was sent again 2 times\)"
+        StorageError, match=r"check that before you repeat it \(the request was sent again 2 times\)"
     ) as raised:
         handover.commit_staged(str(path), staged(path))
     assert (sent, raised.value.outcome, type(raised.value)) == (["commit"] * 3, "unknown", StorageError)

@@ -389,6 +389,6 @@ def _read(env: Env, path: str) -> LivingLease | None:
 def lease_expired(name: str) -> HistoryExpiredError:
     """Return the error for a job's lease that has ended."""
     return HistoryExpiredError(
-        f"the lease {name} of this read or job has expired, and files that it needs may be gone: start the job or load "
-        "again, with a longer `lease`"
+        f"the lease {name} of this read or job has expired, and files that it needs may be gone: run the job again, "
+        "or load again, with a longer `lease`"
     )

@@ -224,10 +224,16 @@ def load(
 @click.argument("table")
 @_files_argument
 @click.option(
-    "--operation", metavar="FIELD", default="op", show_default=True, help="The field with the operation."
+    "--operation",
+    metavar="FIELD",
+    default="op",
+    show_default=True,
+    help="The field that names the operation of an event.",
 )
 @click.option(
-    "--sequence", metavar="FIELD", help="A field that grows with each change of a row: source.lsn, ts_ms."
+    "--sequence",
+    metavar="FIELD",
+    help="A field that grows with each change of a row, such as source.lsn or ts_ms.",
 )
 @click.option(
     "--sequence-column",
@@ -250,7 +256,7 @@ def load(
     type=click.Choice(["raise", "collect"]),
     default="raise",
     show_default=True,
-    help="raise: a failing event stops; collect: failing events are printed and skipped.",
+    help="raise: a failing event stops the command; collect: failing events are printed and skipped.",
 )
 @_message_option
 def apply_changes(

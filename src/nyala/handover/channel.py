@@ -221,7 +221,7 @@ class Connection:
         except (ConnectionError, EOFError, BrokenFrame) as error:
             raise WriterEndedError(
                 f"the process that writes {directory} ended while it executed the request, and it is not known "
-                "whether the request was done: send it again with the same key",
+                "whether the request was done: check that before you repeat it",
                 path=directory,
                 outcome="unknown",
             ) from error
@@ -253,7 +253,7 @@ def send(
 
 def _not_answered(directory: str, what: str, maybe_done: bool) -> StorageError:
     advice = (
-        "it is not known whether the request was done: send it again with the same key"
+        "it is not known whether the request was done: check that before you repeat it"
         if maybe_done
         else "nothing was done: try again when it is less busy"
     )

@@ -122,7 +122,7 @@ def _answer_of(env: Env, objects: Objects, key: str, timeout_s: float) -> tuple[
         if now_s > deadline_s:
             raise StorageError(
                 f"the process that writes {objects.url} did not answer within {timeout_s:g} s; it is not known "
-                "whether the request was done: send it again with the same key",
+                "whether the request was done: check that before you repeat it",
                 path=objects.url,
                 outcome="unknown",
             )
@@ -130,7 +130,7 @@ def _answer_of(env: Env, objects: Objects, key: str, timeout_s: float) -> tuple[
             if living_writer(objects) is None:
                 raise WriterEndedError(
                     f"the process that wrote to {objects.url} gives no sign of life, and it is not known whether the "
-                    "request was done: send it again with the same key",
+                    "request was done: check that before you repeat it",
                     path=objects.url,
                 )
             objects.put(NEWS_KEY, key.encode())  # another sender may have put an older key (I4)

@@ -89,7 +89,7 @@ def test_without_a_renewal_it_ends(place: Place) -> None:
     lease.announce(7)
     place.advance(101)
     assert place.oldest() is None and not is_living(place.env, place.path, lease.name)
-    with pytest.raises(HistoryExpiredError, match="start the job or load again"):
+    with pytest.raises(HistoryExpiredError, match="run the job again, or load again"):
         keep_job_lease(place.env, place.path, lease.name, 100)
     with pytest.raises(HistoryExpiredError):
         open_job_lease(place.env, place.path, lease.name)
