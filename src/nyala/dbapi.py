@@ -511,7 +511,7 @@ class Connection:
     def _noticing_end(self) -> Iterator[None]:
         """If the store ends the transaction inside the block, raise an error, now and until `rollback`.
 
-        Without this error, the program's next statements would be committed without those before.
+        Without this error, the program's next statements would be committed without the earlier ones.
         """
         if self._ended:
             raise OperationalError(self._ended)

@@ -105,7 +105,7 @@ class ChangeFeed(PinnedRows):
 
     @property
     def dropped_ranges(self) -> tuple[RangeChange, ...]:
-        """Range partitions that were dropped in the interval or later, by the moment of the drop.
+        """The range partitions that were dropped in the interval or later, ordered by the drop's timestamp.
 
         The feed contains no changes of their rows.
         """
@@ -113,7 +113,7 @@ class ChangeFeed(PinnedRows):
 
     @property
     def restored_ranges(self) -> tuple[RangeChange, ...]:
-        """Range partitions that `undrop_range` brought back in the interval, by the moment of their return.
+        """The range partitions that `undrop_range` brought back in the interval, ordered by timestamp.
 
         The feed does not show their rows as inserted: read the range at `until` instead.
         """

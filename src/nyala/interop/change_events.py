@@ -244,7 +244,7 @@ def _decoded(event: Any, number: int) -> Mapping[str, Any] | None:
 def _rows_of_envelope(
     event: Mapping[str, Any], delete: bool, keys: Sequence[str], number: int
 ) -> list[tuple[Mapping[str, Any], bool]]:
-    """Return (row, whether it is deleted) for each row of an envelope."""
+    """Return (row, whether it is deleted) for each row that a Debezium event writes or deletes."""
     for name in _IMAGES:
         if not isinstance(event.get(name), Mapping | None):
             raise InvalidArgumentError(
@@ -349,7 +349,7 @@ def _read_table(table: pa.Table, positions: np.ndarray, schema: Schema, format: 
 def _columns_of_envelopes(
     table: pa.Table, numbers: np.ndarray, deletes: np.ndarray, schema: Schema, format: EventFormat
 ) -> tuple[pa.Table, np.ndarray, np.ndarray, dict[str, Any]]:
-    """Return (table, numbers, deletes, columns) of envelopes, with one entry per row to write or delete.
+    """Return (table, numbers, deletes, columns) of Debezium events, with one entry per row to write or delete.
 
     An event that changes the key gives two rows: the first deletes the old key, the second writes
     the new row. `columns` has the values of `after`, but in deleted rows the key of `before`.

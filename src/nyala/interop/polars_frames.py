@@ -220,7 +220,7 @@ class _SplitPredicate:
 
 @dataclass(frozen=True)
 class _Translation:
-    """A term of polars, translated to a predicate of Nyala that is TRUE in at least its rows (E1).
+    """A term of polars as a predicate of Nyala, which is TRUE at least where the term is TRUE (E1).
 
     predicate: None if the term cannot be translated.
     """

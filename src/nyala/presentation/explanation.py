@@ -35,8 +35,7 @@ class Explanation:
         partitions and key ranges that the predicate allows. `blocks_total` and `blocks_skipped`
         count each block of a column once. `blocks_decoded` and `cache_hits` count every access to a
         block, also to blocks of keys and changes. `bytes_read` counts bytes that were read from
-        files.
-        `operations` says how each column was read.
+        files. `operations` says how each column was read.
         """
         counters = self._counters
         return {

@@ -148,7 +148,7 @@ def with_numbered_parameters(text: str, found: Sequence[Token]) -> str:
 def parameters_by_name(text: str, found: Sequence[Token], given: Any) -> Mapping[str, Any]:
     """Return the values of the parameters by name.
 
-    found: the parameters of the text, as `parameters` finds them after `with_numbered_parameters`.
+    found: the tokens of the parameters, which are all written as `$1` or `$name`.
     given: a list for `$1`, `$2`, …, or a dict for `$name`.
     Raises: InvalidArgumentError for another type, and for missing and superfluous values.
     """

@@ -40,11 +40,12 @@ PARAMETER: Final = re.compile(rf"'{_TEXT}'|({_PARAMETER})")
 
 
 class Cell(NamedTuple):
-    """A value of a row. The fields for other kinds of values are empty.
+    """One value in a row of SQL text, such as `(1, 'a')`. Fields that do not fit the value are empty.
 
     opening: "(" before the first value of a row, "," before the others.
+    number: the digits of a number.
     type: the word before a text, such as DATE.
-    text: without its quotation marks; a quotation mark inside is doubled.
+    text: a text without its quotation marks; a quotation mark inside is doubled.
     word: NULL, TRUE, FALSE or DEFAULT.
     other: a parameter, or any expression.
     """

@@ -16,7 +16,7 @@ from nyala.errors import InvalidArgumentError
 
 
 class Rights(Protocol):
-    """The rights of a session.
+    """What the SQL of a session may reach besides the tables of its store.
 
     files: whether statements can read and write files.
     """

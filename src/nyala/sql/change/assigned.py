@@ -91,7 +91,7 @@ class Assigned:
 
         A few rows are deleted by their old keys, and inserted with their new keys. Many rows are
         committed in parts, and then only one operation on each key is allowed. So if a key is the
-        old key of one row and the new key of another row, it is updated.
+        old key of one row and the new key of another row, its row is updated instead.
         """
         target, keys = self.target, self.target.keys
         in_parts = target.schema.auto_increment is None and statement.are_many(rows)

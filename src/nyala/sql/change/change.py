@@ -61,8 +61,9 @@ Plan: TypeAlias = Callable[[Source], Change]
 
 
 def commit(context: Context, statement: str, plan: Plan, *, checked: bool) -> FixedResult:
-    """Execute the plan in the open transaction, or commit its change as one batch.
+    """Compute the change of a statement, and write it to the open transaction or commit it.
 
+    plan: computes the change from a snapshot or transaction.
     checked: the rows depend on what the table contains, so a conflict with another writer must be
         noticed.
     Raises: ConflictError after the last try; errors of the plan and of writes.

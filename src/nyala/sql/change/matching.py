@@ -65,7 +65,6 @@ def change_by_source(
 
     The tables of FROM or USING contain the keys of the rows to change.
 
-
     values: the expressions of SET; empty for a DELETE.
     others: the text of FROM or USING.
     """
@@ -129,9 +128,9 @@ def _rows_of_sources(
     where: str,
     objects: Mapping[str, Any],
 ) -> pa.Table | None:
-    """Look up the target's rows by the keys that the sources contain.
+    """Look up the target's rows by the keys in the tables of FROM or USING.
 
-    None if WHERE does not equate each key column with a source's column, or there are too many keys.
+    None if WHERE does not equate each key column with a column of these tables, or for too many keys.
     """
     matched = key_terms(target, where)
     if matched is None or statement.hides(target) or target.alias.lower() in _names(tokens(others)):
@@ -212,7 +211,7 @@ def _select(listed: str, others: str, conditions: Sequence[str]) -> str:
 
 
 def _program_data(statement: Statement, others: str) -> dict[str, Any]:
-    """Return {name: data} if the first source is a variable of the program; otherwise {}.
+    """Return {name: data} if the first table of FROM is a variable of the program; otherwise {}.
 
     Without this look-up, DuckDB would first run the SELECT, and fail because it does not know the
     name.
@@ -267,7 +266,7 @@ def _with_keys(target: Target, rows: pa.Table) -> pa.Table | None:
 def as_key(values: pa.ChunkedArray, column: ColumnSchema) -> pa.ChunkedArray | None:
     """Return the values in the key column's type, with NULL for values that this type cannot hold.
 
-    None: SQL compares values of these two types as a third type, such as floating-point numbers.
+    Returns None if SQL compares the two types as a third type, such as floating-point numbers.
     """
     kind, given = column.type, values.type
     if kind.is_text:

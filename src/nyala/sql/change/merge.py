@@ -109,7 +109,7 @@ class _Merge(LazyValues):
         return self._rows(f"SELECT {listed}\nFROM {joined}", self._numbered, {name: decided})
 
     def _decide(self, kind: Kind) -> pa.Table:
-        """Return which clause takes each row of a kind: the first one whose condition is true.
+        """Return the clause that takes each row of a kind, such as MATCHED: the first whose condition is true.
 
         The result has the key of the table's row, the number of the source's row, and the number of
         the clause.

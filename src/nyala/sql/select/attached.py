@@ -27,8 +27,6 @@ def read_attached(attached: Mapping[str, Database], text: str) -> tuple[str, dic
     """Replace the tables of attached stores in a statement by new names.
 
     Returns (the new text, the scans of these tables by their new names).
-
-
     attached: the other stores by name.
     Raises: TableNotFoundError.
     """

@@ -50,9 +50,9 @@ class _Lookup:
 
 
 def look_up(source: Source, text: str, parameters: Mapping[str, Any]) -> FixedResult | None:
-    """Return the rows of a SELECT by key.
+    """Execute a SELECT by key, such as `SELECT a FROM t WHERE k = 5`, without DuckDB.
 
-    None if the statement has another form, the table is unknown, or a value has another type than
+    Returns None if the statement has another form, the table is unknown, or a value has another type than
     its key column.
     """
     found = _recognised(text)
@@ -76,7 +76,7 @@ def rows_by_key(
     parameters: Mapping[str, Any],
     columns: Sequence[str] | None = None,
 ) -> pa.Table | None:
-    """Return the rows that a WHERE clause gives by key; None if the clause has another form.
+    """Look up the rows for a WHERE clause such as `k = 5`; None if the clause has another form.
 
     columns: the columns to return; None: all.
     """

@@ -99,8 +99,6 @@ def partners_of(cursor: Any, statement: str, tables: Mapping[str, pa.Schema]) ->
     """Return which columns of the statement's tables must equal values of other tables.
 
     tables: the schemas of the tables that the statement names.
-
-
     Cost: half a millisecond, because DuckDB parses the statement; nothing for a single table.
     """
     import duckdb

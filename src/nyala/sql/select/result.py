@@ -252,7 +252,7 @@ class _Run:
     def plan(self) -> None:
         """Plan the statement, and keep the plan if a second planning would not change it.
 
-        If the statement has long lists, only its names are checked, because planning would cost as
+        If the statement has long lists, only its tables and columns are checked, because planning would cost as
         much as running.
         """
         bound = self._statement
