@@ -126,7 +126,7 @@ ROWSETS: dict[str, tuple[Change, str]] = {
     "REDO instead of UNDO": (lambda s: first(s)["undo"].update(kind="redo"), "redo of columns"),
     "UNDO of v": (lambda s: first(s)["undo"].update(column_ids=[11]), "undo of columns"),
     "twice": (lambda s: s["rowsets"].append(first(s)), "twice"),
-    "another tablet's": (lambda s: first(s)["rowset"].update(tablet_id=99), "of tablet 99 is staged"),
+    "another tablet's": (lambda s: first(s)["rowset"].update(tablet_id=99), "a rowset of tablet 99"),
 }  # fmt: skip
 
 

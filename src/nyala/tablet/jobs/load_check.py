@@ -132,7 +132,8 @@ def _check_rowset(
     meta = made.meta
     if meta.tablet_id != staged.tablet_id or not meta.row_count:
         raise InvalidArgumentError(
-            f"a rowset of {meta.row_count} rows of tablet {meta.tablet_id} is staged for tablet {staged.tablet_id}"
+            f"the commit names a rowset of tablet {meta.tablet_id} ({meta.row_count} rows) among the files of tablet "
+            f"{staged.tablet_id}"
         )
     if meta.schema_version != table.schema.version:
         raise _refused(
@@ -189,7 +190,7 @@ def _check_changes(
     rowset = job.files[made.rowset_id].rowset
     if rowset.tablet_id != staged.tablet_id:
         raise InvalidArgumentError(
-            f"changes of rowset {made.rowset_id} are staged for tablet {staged.tablet_id}, which does not have "
+            f"the commit names changes of rowset {made.rowset_id} for tablet {staged.tablet_id}, which does not have "
             "this rowset"
         )
     if re.fullmatch(rf".*-{made.rowset_id}-\d+\.redo", made.path) is None:

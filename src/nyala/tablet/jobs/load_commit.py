@@ -142,7 +142,7 @@ class LoadCommit:
         ids = [tablet.tablet_id for tablet in job.tablets]
         changed = [made.rowset_id for tablet in job.tablets for made in tablet.deltas]
         if len(set(ids)) < len(ids) or len(set(changed)) < len(changed):
-            raise ValueError(f"a tablet occurs twice in {ids}, or a changed rowset in {changed}")
+            raise ValueError(f"the tablets {ids} or the changed rowsets {changed} have duplicates")
         if any(number not in job.files for number in changed):
             raise ValueError(f"the rowsets {changed} have changes, but `files` has only {sorted(job.files)}")
         return job

@@ -104,6 +104,7 @@ def check_placed(arguments: dict[str, Any], files: Files) -> None:
     inode, root_path = arguments.pop("inode"), arguments["root_path"]
     if list(files.inode(root_path)) != inode:
         raise StorageError(
-            f"the folder {root_path!r} was moved or replaced since it was opened; nothing was written",
+            f"the folder {root_path!r} was moved or replaced since it was opened; nothing was written: close this "
+            "Database and connect again",
             path=root_path,
         )

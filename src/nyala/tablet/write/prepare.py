@@ -228,8 +228,8 @@ def check_auto_column(schema: Schema, operation: str, is_given: bool) -> None:
         )
     if operation == "upsert" and not is_given:
         raise InvalidArgumentError(
-            f"upsert needs the whole key, with {AUTO_INCREMENT!r}: use insert to add rows, and scan for the keys of "
-            "rows to change"
+            f"upsert needs the whole key, including {AUTO_INCREMENT!r}: use insert for new rows, and scan for the "
+            "keys of rows to change"
         )
 
 
