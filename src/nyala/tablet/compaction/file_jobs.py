@@ -66,7 +66,7 @@ from nyala.tablet.state.entries import (
 )
 
 Progress: TypeAlias = Callable[[int, int], None]
-"""(rows done, rows in total)"""
+"""Called with (rows done, rows in total)."""
 
 # A small cache is enough: each block is decoded once, or twice at the border of two slices.
 _CACHE_BYTES: Final = 32 << 20

@@ -29,9 +29,10 @@ Invariants
         or the resulting rowset grows by this much, within the target size. So each byte is
         rewritten only O(log(data / flush)) times. By Kudu's objective alone, each small flush would
         rewrite a full rowset in its key range.
-    Q2  Progress. Without new writes the work ends. Take the sum of all widths, plus OPEN_BYTES for
-        each rowset: each merge lowers it by its gain times its bytes. A rewrite removes garbage, a
-        major compaction removes REDO, and a minor compaction and an expiry remove files.
+    Q2  Progress. Without new writes the work ends. Each merge lowers the sum of all widths and of
+        the costs of opening all rowsets (OPEN_BYTES), because its gain is above 0. A rewrite
+        removes garbage, a major compaction removes REDO, and a minor compaction and an expiry
+        remove files.
     Q3  No plan contains a rowset that another compaction has reserved. But its data counts in the
         widths of other rowsets, because a merge across it would not save reading.
     Q4  After `plan_full` no two rowsets overlap, none has REDO, and a second `plan_full` returns

@@ -206,8 +206,8 @@ class ReaderStore:
         if self._overfull:
             raise StorageError(
                 f"the log of {self.root_path!r} has more unflushed rows than this reader's memory_limit of "
-                f"{self._replay_limit_bytes / 1e6:.0f} MB can hold: call flush() in the writer (if there is none, "
-                "connect() becomes the writer), or open the reader with a larger memory_limit",
+                f"{self._replay_limit_bytes / 1e6:.0f} MB can hold: call flush() in the writer process (without a "
+                "writer, connect() without read_only first), or open the reader with a larger memory_limit",
                 path=self.root_path,
             )
 

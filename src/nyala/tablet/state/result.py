@@ -38,7 +38,7 @@ class WriteResult:
     ignored: int = 0
     errors: Any = field(default_factory=_none_failed, compare=False)
     _outcomes: Any = field(default=None, compare=False, repr=False)
-    """Of `Table.apply`: each row's outcome, a number of `tablet.write.effects`."""
+    """Only for `Table.apply`: each row's outcome, as a number that `tablet.write.effects` defines."""
 
     @property
     def time(self) -> dt.datetime:
