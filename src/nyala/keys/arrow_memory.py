@@ -87,10 +87,10 @@ def overlapping_words(data: npt.NDArray[np.uint8], dtype: str) -> npt.NDArray[An
 
 
 def array_of_canonical(type: ColumnType, values: Sequence[Any]) -> pa.Array:
-    """Return the Arrow array of canonical scalars (days, microseconds, unscaled integers, ...).
+    """Return `values` as an Arrow array. Too slow for many values: use it for those of a predicate.
 
-    Use it for the few values of a predicate or bound: it is too slow for many rows. None is not
-    supported.
+    values: dates as days and timestamps as microseconds since 1970; decimals as integers without the
+            point (1.20 as 120). None is not supported.
     """
     if type.name == "decimal":
         assert type.scale is not None

@@ -154,7 +154,7 @@ class KeyCodec(LazyValues):
         return pc.binary_join_element_wise(*segments, separator)
 
     def decode(self, keys: EncodedKeys) -> list[pa.Array]:
-        """Return the canonical arrays of the key columns: the inverse of `encode`.
+        """Return the key columns as Arrow arrays: the inverse of `encode`.
 
         Raises: CorruptionError if a key of layout "binary" is not a key of these column types.
         """
@@ -217,7 +217,7 @@ class KeyCodec(LazyValues):
         return arrays
 
     def from_binary(self, array: pa.Array) -> EncodedKeys:
-        """Return keys from their canonical bytes, as read from disk.
+        """Return keys from their encoded bytes, as read from disk.
 
         array: binary or large_binary, without NULLs.
         Raises: CorruptionError if a key of fixed width has another length. Keys of variable length
@@ -246,9 +246,10 @@ class KeyCodec(LazyValues):
     # ---- single rows ----
 
     def encode_row(self, values: Sequence[Any]) -> bytes:
-        """Return one key's canonical bytes.
+        """Return one key as encoded bytes, as on disk.
 
-        values: canonical scalars (days, microseconds, unscaled integers), one per key column.
+        values: one per key column; dates as days and timestamps as microseconds since 1970; decimals
+                as integers without the point (1.20 as 120).
         """
         assert len(values) == len(self.types)
         return self.encode_prefix(values)
@@ -265,7 +266,7 @@ class KeyCodec(LazyValues):
     def encode_prefix(self, values: Sequence[Any]) -> bytes:
         """Return the first bytes of every key that has these values in its first columns.
 
-        values: canonical scalars of the first key columns.
+        values: those of the first key columns, as in `encode_row`.
         Text is escaped and terminated, except in the key's last column.
         """
         out = bytearray()
@@ -282,9 +283,8 @@ class KeyCodec(LazyValues):
         return bytes(out)
 
     def decode_row(self, key: bytes) -> tuple[Any, ...]:
-        """Return the canonical scalars of one key, given its canonical bytes.
+        """Return the values of one key from its encoded bytes: the inverse of `encode_row`.
 
-        This is the inverse of `encode_row`.
         Raises: CorruptionError if the bytes are not a key of these types.
         """
         values: list[Any] = []
@@ -317,7 +317,7 @@ def _check(good: Any, message: str) -> None:
 
 
 def _first_value(type: ColumnType, array: pa.Array) -> int | bytes:
-    """Return the canonical scalar of the first row. For text, return its bytes."""
+    """Return the value of the first row, as `KeyCodec.encode_row` takes it. For text, return its bytes."""
     buffers = array.buffers()
     if type.is_variable:
         return bytes(array[0].as_buffer())
@@ -350,7 +350,7 @@ def _fixed_parts(type: ColumnType, array: pa.Array) -> list[_Part]:
 
 
 def _from_fixed(type: ColumnType, at: int, read: Callable[[int, str], npt.NDArray[Any]]) -> pa.Array:
-    """Return the canonical array of a fixed-width column that begins at byte `at` of every key.
+    """Return the values of a fixed-width column that begins at byte `at` of every key.
 
     read: a function: `read(at, dtype)` returns the value of `dtype` at byte `at` of every key.
     """

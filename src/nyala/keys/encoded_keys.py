@@ -140,7 +140,7 @@ class EncodedKeys(abc.ABC):
     def lower_bound(self, bound: bytes) -> int:
         """Return the position of the first key whose bytes are >= `bound`. These keys must ascend.
 
-        bound: canonical bytes of a key, or a prefix of them.
+        bound: a key as encoded bytes, or a prefix of them.
         """
 
     @abc.abstractmethod
@@ -156,20 +156,20 @@ class EncodedKeys(abc.ABC):
     def to_hashable(self) -> list[Any]:
         """Return the keys as Python ints or bytes, for use as keys of a dict.
 
-        The bytes may differ from the canonical bytes.
+        The bytes may differ from those on disk.
         """
 
     @abc.abstractmethod
     def to_binary(self) -> pa.Array:
-        """Return the canonical bytes as a large_binary array, as they are written to disk."""
+        """Return the keys as a large_binary array of encoded bytes, as they are written to disk."""
 
     @abc.abstractmethod
     def at(self, index: int) -> bytes:
-        """Return the canonical bytes of one key. A negative index counts from the end."""
+        """Return one key as encoded bytes, as on disk. A negative index counts from the end."""
 
     @abc.abstractmethod
     def sizes(self) -> Indexes:
-        """Return the number of canonical bytes of each key."""
+        """Return how many bytes each key has on disk."""
 
     @abc.abstractmethod
     def integers(self, suffix_bytes: int, width: int) -> npt.NDArray[np.uint64]:
@@ -181,7 +181,7 @@ class EncodedKeys(abc.ABC):
 
     @abc.abstractmethod
     def hash64(self) -> npt.NDArray[np.uint64]:
-        """Return a 64-bit hash of each key's canonical bytes (see `nyala.keys.hash64`)."""
+        """Return a 64-bit hash of each key's encoded bytes (see `nyala.keys.hash64`)."""
 
     def __repr__(self) -> str:
         return f"<{len(self)} encoded keys, layout {self.layout!r}, width {self.width}>"
@@ -341,7 +341,7 @@ class NumpyKeys(EncodedKeys):
         return cast(list[Any], self.data.tolist())
 
     def _matrix(self) -> npt.NDArray[np.uint8]:
-        """Return the canonical bytes: one row of `width` bytes per key."""
+        """Return the encoded bytes as a matrix: one row of `width` bytes per key."""
         data = np.ascontiguousarray(self.data.astype(">u8") if self.layout == "int" else self.data)
         rows = data.view(np.uint8).reshape(len(data), data.dtype.itemsize)
         return rows[:, _INT_WIDTH_MAX - self.width :] if self.layout == "int" else rows[:, : self.width]

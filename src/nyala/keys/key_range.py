@@ -36,7 +36,7 @@ def successor(prefix: bytes) -> bytes | None:
 
 @dataclass(frozen=True, slots=True)
 class KeyRange:
-    """The keys with canonical bytes in [lower, upper). A bound may be a prefix of a key.
+    """The keys whose encoded bytes are in [lower, upper). A bound may be a prefix of a key.
 
     A bound of None means: unbounded on this side.
     """
@@ -117,7 +117,7 @@ def is_key_range(constraints: Mapping[str, Constraint], schema: Schema) -> bool:
 class Clamped:
     """The allowed values of one key column: the result of `clamp`.
 
-    lower, upper: inclusive bounds as canonical scalars. None: unbounded.
+    lower, upper: inclusive bounds, as values that `KeyCodec.encode_row` takes. None: unbounded.
     upper_open: `upper` itself is excluded. Text and binary need this, because there is no greatest
         text below "b".
     values: the allowed values, ascending, instead of bounds. None: the bounds count.

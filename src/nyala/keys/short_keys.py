@@ -55,7 +55,7 @@ class ShortKeys:
 
     @staticmethod
     def from_binary(array: pa.Array, width: int | None) -> ShortKeys | None:
-        """Convert strictly ascending keys from their canonical bytes, as read from disk.
+        """Convert strictly ascending keys from their encoded bytes, as read from disk.
 
         width: the bytes of each key (`KeyCodec.width`).
         Returns: None if the keys have another layout than "fixed", or different heads.
@@ -77,7 +77,7 @@ class ShortKeys:
         return len(self.tails)
 
     def at(self, index: int) -> bytes:
-        """Return the canonical bytes of one key."""
+        """Return one key as encoded bytes, as on disk."""
         return self.head + int(self.tails[index]).to_bytes(TAIL_WIDTH, "big")
 
     @property
@@ -116,7 +116,7 @@ class ShortKeys:
     def lower_bound(self, bound: bytes) -> int:
         """Return the position of the first key whose bytes are >= `bound`.
 
-        bound: canonical bytes of a key, or a prefix of them.
+        bound: a key as encoded bytes, or a prefix of them.
         """
         # A shorter bound is padded with zeros, and a longer one is cut.
         side: Any = "left" if len(bound) <= self.width else "right"

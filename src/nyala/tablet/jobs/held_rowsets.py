@@ -67,12 +67,12 @@ class JobReservations:
         return found
 
     def release(self, store: Store, lease: str) -> None:
-        """End the holds of a job. May be called twice."""
+        """Release all rowsets that the job with this lease holds. May be called twice."""
         for hold in self._by_lease.pop(lease, ()):
             store.reservations.let_go(hold.rowset_ids)
 
     def release_expired(self, store: Store) -> None:
-        """End the holds of jobs whose lease or process has ended."""
+        """Release the rowsets of jobs whose lease or process has ended."""
         for lease in list(self._by_lease):
             with contextlib.suppress(StorageError):  # try again the next time
                 if not is_living(store.env, store.root_path, lease):

@@ -178,7 +178,7 @@ class Replayer:
             known.update(_key_hashes(group, table))
 
     def _was_deleted(self, group: SettledGroup, table: TableState) -> bool:
-        """Whether a delete that is not applied yet may have a key of this group."""
+        """Whether a delete that waits to be applied may have one of the keys in `group`."""
         if group.table_id not in self._deleted:
             return False
         known = self._deleted[group.table_id]
@@ -208,7 +208,7 @@ def _corruption(table: TableState, why: str, location: RecordLocation) -> Corrup
 
 
 def _invalid(group: SettledGroup, table: TableState) -> str | None:
-    """Return why the columns of a group cannot belong to the table; None if they can."""
+    """Return why these logged rows cannot belong to the table, by their columns; None if they can."""
     stored, of_now = table.stored_schema(), group.schema_version == table.schema.version
     left = set(table.schema.key_ids)
     for name, array in zip(group.batch.schema.names, group.batch.columns, strict=True):

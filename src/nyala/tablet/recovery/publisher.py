@@ -22,7 +22,7 @@ logger = logging.getLogger("nyala.store")
 
 
 class Publisher:
-    """Writes the position record at `path`.
+    """Writes the position record: the file `path`, which shows readers how far they may read.
 
     shown: the timestamp in the record that was written last; 0: no record was written.
     """
@@ -36,7 +36,7 @@ class Publisher:
         self.shown = 0
 
     def publish(self, record: Callable[[], PositionRecord], *, durably: bool = False) -> None:
-        """Write the record that `record` returns.
+        """Write the position record that `record` returns, which shows readers how far they may read.
 
         If the write fails, no error is raised: the batches are durable, and readers see them with
         the next record.
