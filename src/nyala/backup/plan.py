@@ -81,7 +81,7 @@ def plan_backup(
     earlier = backups_of(place, name)
     last = newest_of(earlier)
     since: int | None = None
-    if last is not None and last.identity == (store.store_id, table.id, entry.rewritten):
+    if last is not None and last.identity == (store.store_id, table.id, entry.rewritten_at):
         if last.until == until and (last.since is None or not full):
             return None, last
         if (
@@ -100,7 +100,7 @@ def plan_backup(
     owner, token = process_mark() or "-", SYSTEM.randomness.token_hex(8)
     folder = f"{until}-full" if taken else str(until)
     backup = Backup(
-        place, store.store_id, name, table.id, entry.rewritten, since, until, schema, entry.partition_schema,
+        place, store.store_id, name, table.id, entry.rewritten_at, since, until, schema, entry.partition_schema,
         tuple((tablet.id, tablet.partition) for tablet in table.tablets), entry.history_us, entry.comment, folder,
         work=f"{folder}/{owner}-{token}" if place.in_bucket else f".{until}-{owner}-{token}",
     )  # fmt: skip

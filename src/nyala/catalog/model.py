@@ -108,7 +108,7 @@ class TableEntry:
         entry is used from the beginning.
     purged: dropped range partitions whose rows were removed, oldest first. They are listed as long
         as a snapshot could still read them.
-    rewritten: the timestamp of the last repartition, copy or clone, which rewrote all rows without
+    rewritten_at: the timestamp of the last repartition, copy or clone, which rewrote all rows without
         history; 0: never.
     drops: the timestamps at which the table was dropped, undropped, dropped, and so on.
     tagged: the moments of tags at which the table existed, ascending (M13).
@@ -127,7 +127,7 @@ class TableEntry:
     created: int = 0
     schema_since: Mapping[int, int] = field(default_factory=dict)
     purged: tuple[PurgedRange, ...] = ()
-    rewritten: int = 0
+    rewritten_at: int = 0
     drops: tuple[int, ...] = ()
     tagged: tuple[int, ...] = ()
     purged_keys: int = 0
@@ -612,7 +612,7 @@ def _newest_of(table: TableEntry) -> int:
     return max(
         table.history_start,
         table.created,
-        table.rewritten,
+        table.rewritten_at,
         table.purged_keys,
         *(since for since in table.schema_since.values()),
         *(gone.dropped for gone in table.purged),

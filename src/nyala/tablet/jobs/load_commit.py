@@ -229,7 +229,7 @@ def _table(store: Store, job: LoadCommit) -> TableState:
         )
     lost = {tablet.tablet_id for tablet in job.tablets} - table.ordinal_of.keys()
     if lost:
-        rewritten = table.entry.rewritten > job.snapshot
+        rewritten = table.entry.rewritten_at > job.snapshot
         what = (
             f"table {table.name!r} was repartitioned"
             if rewritten

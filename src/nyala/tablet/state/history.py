@@ -65,7 +65,7 @@ def oldest_readable(entry: TableEntry, published: int, now_us: int) -> int:
         mark = min(from_physical(max(now_us - entry.history_us, 0)), published)
         mark = min((mark, *entry.tagged))  # H7
     oldest = max(mark, entry.history_start)
-    return max(oldest if oldest > entry.created else 0, entry.rewritten)
+    return max(oldest if oldest > entry.created else 0, entry.rewritten_at)
 
 
 def check_created(entry: TableEntry, timestamp: int, published: int, note: str = "") -> None:
@@ -101,11 +101,11 @@ def check_readable(entry: TableEntry, timestamp: int, published: int, now_us: in
     Raises: HistoryExpiredError.
     """
     oldest = oldest_readable(entry, published, now_us)
-    if timestamp < entry.rewritten and entry.rewritten >= oldest:
+    if timestamp < entry.rewritten_at and entry.rewritten_at >= oldest:
         raise HistoryExpiredError(
             f"table {entry.name!r} cannot be read at {to_datetime(timestamp).isoformat()}: repartition(), "
-            f"clone_table() or copy_table() rewrote it at {to_datetime(entry.rewritten).isoformat()} (timestamp "
-            f"{entry.rewritten}), and these calls keep no history{note}"
+            f"clone_table() or copy_table() rewrote it at {to_datetime(entry.rewritten_at).isoformat()} (timestamp "
+            f"{entry.rewritten_at}), and these calls keep no history{note}"
         )
     if timestamp < oldest:
         discarded = oldest_readable(dataclasses.replace(entry, history_start=0), published, now_us) < oldest

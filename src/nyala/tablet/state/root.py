@@ -282,9 +282,9 @@ class Root(LazyValues):
         """The oldest moment at which all tables have all their rows (T4)."""
         return max(
             (
-                max(table.entry.rewritten, *(gone.dropped for gone in table.entry.purged), 0)
+                max(table.entry.rewritten_at, *(gone.dropped for gone in table.entry.purged), 0)
                 for table in self.every_table()
-                if table.entry.rewritten or table.entry.purged
+                if table.entry.rewritten_at or table.entry.purged
             ),
             default=0,
         )

@@ -14,7 +14,7 @@ Invariants
     K1  The clone has the rows that the source has at the moment of the change in step 2. This
         moment is after the call began.
     K2  The clone has no history: it cannot be read at moments before it was complete
-        (`TableEntry.rewritten`).
+        (`TableEntry.rewritten_at`).
     K3  A clone of an earlier moment has a name that marks it as unfinished until it is complete. After
         a crash the next open drops it.
 
@@ -171,7 +171,7 @@ def _without_past(entry: TableEntry, created: int) -> TableEntry:
         schema_since={version: created},
         history_start=created,
         created=created,
-        rewritten=created,
+        rewritten_at=created,
         purged=(),
         drops=(),
         tagged=(),

@@ -12,7 +12,7 @@ Invariants
     Y1  A catalogue change is the only commit point: before it nothing is visible, and a crash
         leaves only orphan files, which the next open removes.
     Y2  History is not copied. Moments before the catalogue change cannot be read
-        (`TableEntry.rewritten`).
+        (`TableEntry.rewritten_at`).
     Y3  At the moment of the catalogue change the table has the same rows before and after its
         repartition.
 
@@ -101,7 +101,7 @@ def copy_table(
             created = store.stamp()
             entry = dataclasses.replace(
                 target.entry, id=store.state.next_table_id, created=created, history_start=0,
-                schema_since={0: created}, rewritten=created,
+                schema_since={0: created}, rewritten_at=created,
             )  # fmt: skip
             copied = _of_table(target, entry, created)
             change = CatalogChange(timestamp=created, put_tables=[entry])
@@ -174,7 +174,7 @@ def _swap(store: Store, source: TableState, target: TableState, snapshot: int, w
         schemas={version: now.schema},
         schema_since={version: now.entry.schema_since.get(version, 0)},
         history_start=timestamp,
-        rewritten=timestamp,
+        rewritten_at=timestamp,
         purged=(),
     )
     last = max((tablet.ids.last for tablet in now.tablets), default=0)

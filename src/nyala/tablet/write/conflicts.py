@@ -36,7 +36,7 @@ def check_unchanged(table: TableState, operations: Sequence[PreparedOperation], 
     Requires the commit lock.
     """
     entry = table.entry
-    if max(entry.rewritten, entry.history_start, entry.purged_keys) > since:
+    if max(entry.rewritten_at, entry.history_start, entry.purged_keys) > since:
         raise ConflictError(
             f"table {table.name!r} was rewritten or lost history after {_time(since)}, so this write cannot be "
             "checked for conflicts. Nothing was written: read again and repeat the write",
