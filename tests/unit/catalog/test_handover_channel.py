@@ -253,8 +253,10 @@ def test_the_socket_of_a_killed_writer_is_stale(
 
 @pytest.mark.usefixtures("child")
 def test_S1_a_writer_that_dies_during_a_request(tmp_path: Path) -> None:
-    """The batch may be in the log, so the outcome is unknown and the error says: repeat under the same key."""
-    with pytest.raises(errors.StorageError, match="ended while it executed .*same key") as caught:
+    """The batch may be in the log, so the outcome is unknown and the error says: check before you repeat it."""
+    with pytest.raises(
+        errors.StorageError, match="ended while it executed .*check that before you repeat it"
+    ) as caught:
         ask(tmp_path, {"die": True})
     assert caught.value.outcome == "unknown"
 
