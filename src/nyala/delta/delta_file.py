@@ -472,10 +472,10 @@ class DeltaFile:
         find = self._records_at if self.value_bytes(column_id) else self._records_of
         return find(column_id, lower, upper)
 
-    def parts_of_rows(
+    def ordinals_of_rows(
         self, column_id: int, rows: tuple[int, int] | None
     ) -> list[tuple[ColumnReader, int, int]]:
-        """Return what a read of this column needs, as (stored column, first record, end).
+        """Return the ordinals that a read of this column needs, as (stored column, lower, upper).
 
         The stored columns are the rowids, the values and, unless all records have one timestamp,
         the timestamps.

@@ -40,8 +40,8 @@ class _Wanted:
         """Add the blocks of the column with the ordinals [lower, upper)."""
         self._places.setdefault(column.file, []).extend(column.places(lower, upper))
 
-    def add_all(self, parts: Iterable[tuple[ColumnReader, int, int]]) -> None:
-        for column, lower, upper in parts:
+    def add_all(self, ranges: Iterable[tuple[ColumnReader, int, int]]) -> None:
+        for column, lower, upper in ranges:
             self.add(column, lower, upper)
 
     def fetch(self) -> int:
@@ -91,7 +91,7 @@ def expect_rows(
                     rows = None
                 elif snapshot is not None and file.kind == "redo":
                     rows = rowset.changes.redo_range(number, snapshot, lower, upper, rowset.row_count)
-                wanted.add_all(file.parts_of_rows(number, rows))
+                wanted.add_all(file.ordinals_of_rows(number, rows))
         return wanted.fetch()
     return 0
 
@@ -110,7 +110,7 @@ def expect_keys(
         expect_footers([rowset for rowset, _ in searches], column_ids, snapshot)
         wanted = _Wanted()
         for rowset, keys in searches:
-            wanted.add_all(rowset.keys.parts_of_search(keys))
+            wanted.add_all(rowset.keys.ordinals_of_search(keys))
         wanted.fetch()
         wanted = _Wanted()
         for rowset, keys in searches:
@@ -124,7 +124,7 @@ def expect_keys(
             for file in _deltas(rowset, column_ids, snapshot):
                 # A look-up caches whole runs, because more look-ups usually follow.
                 for number in file.column_ids & {*column_ids, LIVENESS}:
-                    wanted.add_all(file.parts_of_rows(number, None))
+                    wanted.add_all(file.ordinals_of_rows(number, None))
         wanted.fetch()
 
 
@@ -140,11 +140,11 @@ def expect_bounds(rowsets: Iterable[DiskRowSet], key_range: KeyRange) -> None:
         first, then = _Wanted(), _Wanted()
         for rowset in remote:
             for bound in bounds:
-                first.add_all(rowset.keys.parts_of_bound(bound))
+                first.add_all(rowset.keys.ordinals_of_bound(bound))
         first.fetch()
         for rowset in remote:
             for bound in bounds:
-                then.add_all(rowset.keys.parts_of_segment(bound))
+                then.add_all(rowset.keys.ordinals_of_segment(bound))
         then.fetch()
 
 

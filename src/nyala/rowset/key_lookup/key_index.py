@@ -203,27 +203,27 @@ class KeyIndex(LazyValues):
         """The columns whose rows a look-up reads to search keys."""
         return self._stored.columns
 
-    def parts_of_search(self, keys: EncodedKeys) -> list[tuple[ColumnReader, int, int]]:
-        """Return which ordinals of the bloom filter and of the first keys `find` reads first.
+    def ordinals_of_search(self, keys: EncodedKeys) -> list[tuple[ColumnReader, int, int]]:
+        """Return the ordinals of the bloom filter and of stored keys that `find` reads first.
 
         Each item is (column, lower, upper): the ordinals [lower, upper) of the column.
         """
         keys = self._inside(keys)
         if not len(keys) or self._cached_keys() is not None:
             return []
-        parts = self._stored.parts_before_segments(keys)
+        ordinals = self._stored.ordinals_before_segments(keys)
         bloom, column = self._reader.bloom(), self._reader.column(ColumnKey(BLOOM))
         if bloom is not None and column is not None:
             step = column.rows_per_block
             pages = bloom.missing_pages(keys.hash64())
-            parts += [(column, page * step, (page + 1) * step) for page in pages]
-        return parts
+            ordinals += [(column, page * step, (page + 1) * step) for page in pages]
+        return ordinals
 
     def rows_near(self, keys: EncodedKeys) -> list[tuple[int, int]]:
         """Return the ranges of rows in which `find` searches these keys.
 
         If there are many ranges, one range covers them all.
-        Cost: reads the ordinals that `parts_of_search` returns.
+        Cost: reads the ordinals that `ordinals_of_search` returns.
         """
         keys = self._inside(keys)
         if not len(keys):
@@ -248,13 +248,13 @@ class KeyIndex(LazyValues):
         outside = self._bounds.excluded(keys)
         return keys if outside is None else keys.take(np.flatnonzero(~outside))
 
-    def parts_of_bound(self, bound: bytes) -> list[tuple[ColumnReader, int, int]]:
+    def ordinals_of_bound(self, bound: bytes) -> list[tuple[ColumnReader, int, int]]:
         """Return the ordinals (column, lower, upper) that `range` reads first for one bound."""
-        return [] if self._cached_keys() is not None else self._stored.parts_of_bound(bound)
+        return [] if self._cached_keys() is not None else self._stored.ordinals_of_bound(bound)
 
-    def parts_of_segment(self, bound: bytes) -> list[tuple[ColumnReader, int, int]]:
-        """Return the ordinals (column, lower, upper) that `range` reads after `parts_of_bound`."""
-        return [] if self._cached_keys() is not None else self._stored.parts_of_segment(bound)
+    def ordinals_of_segment(self, bound: bytes) -> list[tuple[ColumnReader, int, int]]:
+        """Return the ordinals (column, lower, upper) that `range` reads after the first ones."""
+        return [] if self._cached_keys() is not None else self._stored.ordinals_of_segment(bound)
 
     @lazy_value
     def _bounds(self) -> KeyBounds:

@@ -141,16 +141,16 @@ class DenseKeys(LazyValues):
     def segment_rows(self) -> int:
         return self.column.rows_per_block
 
-    def parts_before_segments(self, keys: EncodedKeys) -> list[tuple[ColumnReader, int, int]]:
+    def ordinals_before_segments(self, keys: EncodedKeys) -> list[tuple[ColumnReader, int, int]]:
         """Return an empty list: `segments` reads no block of keys."""
         return []
 
-    def parts_of_bound(self, bound: bytes) -> list[tuple[ColumnReader, int, int]]:
+    def ordinals_of_bound(self, bound: bytes) -> list[tuple[ColumnReader, int, int]]:
         """Return the ordinals that `lower_bound` reads first, as (column, lower, upper)."""
         return self._parts_of_blocks([self.first_keys.lower_bound(bound) - 1])
 
-    def parts_of_segment(self, bound: bytes) -> list[tuple[ColumnReader, int, int]]:
-        """Return an empty list: `lower_bound` reads nothing after `parts_of_bound`."""
+    def ordinals_of_segment(self, bound: bytes) -> list[tuple[ColumnReader, int, int]]:
+        """Return an empty list: `lower_bound` reads nothing after `ordinals_of_bound`."""
         return []
 
     def _parts_of_blocks(self, blocks: Iterable[int]) -> list[tuple[ColumnReader, int, int]]:
@@ -298,16 +298,16 @@ class SparseKeys:
     def segment_rows(self) -> int:
         return 1 << self._log2
 
-    def parts_before_segments(self, keys: EncodedKeys) -> list[tuple[ColumnReader, int, int]]:
+    def ordinals_before_segments(self, keys: EncodedKeys) -> list[tuple[ColumnReader, int, int]]:
         """Return the ordinals that `segments` reads for these keys, as (column, lower, upper)."""
         return self._samples._parts_of_blocks(np.unique(self._samples.segments(keys)).tolist())
 
-    def parts_of_bound(self, bound: bytes) -> list[tuple[ColumnReader, int, int]]:
+    def ordinals_of_bound(self, bound: bytes) -> list[tuple[ColumnReader, int, int]]:
         """Return the samples that `lower_bound` reads first, as ordinals (column, lower, upper)."""
-        return self._samples.parts_of_bound(bound)
+        return self._samples.ordinals_of_bound(bound)
 
-    def parts_of_segment(self, bound: bytes) -> list[tuple[ColumnReader, int, int]]:
-        """Return the rows of key columns that `lower_bound` reads after `parts_of_bound`.
+    def ordinals_of_segment(self, bound: bytes) -> list[tuple[ColumnReader, int, int]]:
+        """Return the rows of key columns that `lower_bound` reads after `ordinals_of_bound`.
 
         Each item is (column, lower, upper). Cost: reads a block of samples.
         """
