@@ -61,7 +61,7 @@ def all_versions(table: TableState, spec: ChangeSpec) -> Iterator[pa.RecordBatch
     most = _most_versions(table, spec)
     for since, until, count in _slices(table, spec, most):
         part = dataclasses.replace(spec, since=since, until=until)
-        yield from (_of_slice if count <= most else _of_batch)(table, part)
+        yield from (_of_slice if count <= most else _of_commit)(table, part)
 
 
 def _most_versions(table: TableState, spec: ChangeSpec) -> int:
@@ -107,7 +107,7 @@ def _of_slice(table: TableState, spec: ChangeSpec) -> Iterator[pa.RecordBatch]:
         yield rows.take(pa.array(order[begin : begin + spec.split_rows]))
 
 
-def _of_batch(table: TableState, spec: ChangeSpec) -> Iterator[pa.RecordBatch]:
+def _of_commit(table: TableState, spec: ChangeSpec) -> Iterator[pa.RecordBatch]:
     """Yield all versions of a slice that has only one commit, merged by key.
 
     One split of each rowset is in memory.
