@@ -72,9 +72,10 @@ def microseconds_of(moment: dt.datetime) -> int:
 def parse_at(at: object, published: int | None = None, name: str = "at") -> int:
     """Return the timestamp of `at`: a timestamp, datetime, ISO text or object with `.timestamp`.
 
-    published: the newest timestamp of the store. If it is after 2000, an integer that as a
-               timestamp is before 2000 is rejected: it is probably a Unix time, such as
-               `time.time()`, passed by mistake. None: do not check. 0 and datetimes are accepted.
+    published: the newest timestamp of the store, to detect a Unix time, such as `time.time()`, that
+               was passed by mistake. Read as a timestamp, it means a moment before 2000. So an
+               integer above 0 is rejected if it is before 2000 and `published` is not. None: do
+               not check.
     name:      the argument's name, for error messages.
     Raises: InvalidArgumentError if `at` is not a moment.
     """

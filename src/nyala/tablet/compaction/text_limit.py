@@ -114,7 +114,7 @@ def _default_bytes(column: ColumnSchema) -> int:
 def _cut(
     rowsets: Sequence[DiskRowSet], columns: Sequence[ColumnSchema], whole: KeyRange
 ) -> Iterator[KeyRange]:
-    """Halve the range until the text of each part is within the limit, or the part has one key."""
+    """Halve the key range until each part has one key or little enough text. Yield the parts."""
     ranges = [(rowset, *rowset.rowid_range(whole)) for rowset in rowsets]
     ranges = [(rowset, lower, upper) for rowset, lower, upper in ranges if lower < upper]
     sizes = [sum(_text_of(rowset, column, *rows) for rowset, *rows in ranges) for column in columns]

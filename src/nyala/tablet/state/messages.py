@@ -21,7 +21,7 @@ _ENTRY_BYTES: Final = 64
 
 
 def check_message(message: object) -> str | None:
-    """Return the message of a commit. Raises: InvalidArgumentError if it is not a valid text."""
+    """Return `message` if it is None or a valid commit message. Raises: InvalidArgumentError."""
     if message is None:
         return None
     if not isinstance(message, str):

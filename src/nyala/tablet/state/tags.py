@@ -38,7 +38,7 @@ _SHOWN: Final = 10
 
 
 def check_tag_name(name: object) -> str:
-    """Return the name of a new tag. Raises: InvalidArgumentError."""
+    """Return `name` if a new tag can have this name. Raises: InvalidArgumentError."""
     if not isinstance(name, str):
         raise InvalidArgumentError(f"a tag has a name: pass a text such as 'before-load', not {name!r:.100}")
     if len(name) > _NAME_MAX:
