@@ -332,7 +332,7 @@ def _job(
 
 
 def _with_overlapping(chosen: Sequence[DeltaFile], undo: Sequence[DeltaFile]) -> list[DeltaFile]:
-    """Return the chosen UNDO files, and all others that overlap them in time and share a column.
+    """Return the chosen UNDO files, and all others that overlap them in time in a common column.
 
     If a merge left out such a file, its output would overlap the file in time.
     """

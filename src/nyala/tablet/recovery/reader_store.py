@@ -1,4 +1,4 @@
-"""A store in a process that only reads it (rules P1 and P2).
+"""A store in a process that only reads it, while another process may write.
 
 Opening the store, or loading a newer catalogue, has four steps:
 
@@ -7,9 +7,9 @@ Opening the store, or loading a newer catalogue, has four steps:
     3. Write the catalogue's version to the lease, which then keeps only the files of this version.
     4. Replay the log into this process's memory, up to the position that the writer published.
 
-Each new view reads the position record. If the catalogue is the same, it replays the new part of
-the log. Otherwise it loads the newer catalogue with a new lease. A reader never cuts off the log's
-tail, and holds no lock that a writer waits for.
+Each new view reads the writer's position record. If the catalogue is the same, the view replays the
+new part of the log. Otherwise it loads the newer catalogue with a new lease. A reader never cuts off
+the log's tail, and holds no lock that a writer waits for.
 
 Invariants
     P1  A load has the steps above, in this order. The log is read only up to the published
