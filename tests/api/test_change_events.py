@@ -567,8 +567,8 @@ CREATE = envelope("c", None, {"k": 1, "v": "a"}, 1)
         (as_arrow([CREATE, envelope("d", None, None)]), {}, "event 1 is a delete without `before`"),
         ([CREATE, envelope("u", {"k": 1}, None)], {}, "event 1 is an insert or update without `after`"),
         (as_arrow([CREATE, envelope("u", {"k": 1}, None)]), {}, "event 1 is an insert or update without `after`"),
-        ([CREATE, envelope("c", None, "row")], {}, "event 1: 'after' is 'row', not the columns of a row"),
-        (pa.table({"op": ["c"], "after": ["row"]}), {}, "field 'after' of the events is string, not the columns"),
+        ([CREATE, envelope("c", None, "row")], {}, "event 1: 'after' is 'row', not an object with the columns"),
+        (pa.table({"op": ["c"], "after": ["row"]}), {}, "field 'after' of the events is string, not a struct"),
         ({"op": ["c", 1], "k": [1, 2]}, {}, "field 'op' of the events has values of different types"),
         ([envelope("c", None, {"k": 1, "w": 2})], {}, "a field 'w', which is not a column of the table"),
         ([{"op": "c", "k": 1, "ts": 5}], {}, "a field 'ts', which is not a column of the table; did you mean 'ts_ms'"),
@@ -602,7 +602,7 @@ CREATE = envelope("c", None, {"k": 1, "v": "a"}, 1)
         ([CREATE], {"errors": "ignore"}, "errors takes 'raise' or 'collect'"),
         (
             pa.table({"op": ["u"], "before": [{"k": "x"}], "after": [{"k": 1}]}), {},
-            "field 'k' is string in before, but int64 in after",
+            "field 'k' is string in `before`, but int64 in `after`",
         ),
     ],
 )  # fmt: skip

@@ -512,7 +512,8 @@ class TableView(ReadableTable):
     def _view(self, at: Any, schema: SchemaOf | None = None) -> tuple[Root, TableState, int]:
         if at is not None:
             raise InvalidArgumentError(
-                f"this view of {self._name!r} is fixed at {self._snapshot}: use the table itself for another moment"
+                f"this view of {self._name!r} reads only the moment {self._snapshot}: use the table itself for "
+                "another moment"
             )
         self._database._handle.check_open()
         table = self._root.table_at(self._name, self._snapshot)

@@ -210,7 +210,7 @@ class WritableTable(ReadableTable):
         if set is None:
             if where is not None or params is not None:
                 raise InvalidArgumentError(
-                    "update(data) finds its rows by key; where= goes with set=: update(set={'column': value}, where=…)"
+                    "update(data) finds rows by key and takes no where=: write update(set={'column': value}, where=…)"
                 )
             return self._write("update", data, ignore, errors, message, progress)
         self._check_call("update(set=…)", "a write by key in the batch")

@@ -248,7 +248,7 @@ def _rows_of_envelope(
     for name in _IMAGES:
         if not isinstance(event.get(name), Mapping | None):
             raise InvalidArgumentError(
-                f"event {number}: {name!r} is {shorten(repr(event[name]))}, not the columns of a row"
+                f"event {number}: {name!r} is {shorten(repr(event[name]))}, not an object with the columns of a row"
             )
     before, after = event.get("before"), event.get("after")
     if delete:
@@ -394,7 +394,9 @@ def _fields_of(table: pa.Table, name: str) -> dict[str, pa.ChunkedArray]:
         return {}
     column = table.column(name)
     if not pa.types.is_struct(column.type):
-        raise SchemaError(f"field {name!r} of the events is {column.type}, not the columns of a row")
+        raise SchemaError(
+            f"field {name!r} of the events is {column.type}, not a struct with the columns of a row"
+        )
     return {field.name: pc.struct_field(column, field.name) for field in column.type}
 
 
@@ -402,7 +404,9 @@ def _cast_like_after(name: str, before: Any, after: Any) -> Any:
     try:
         return before.cast(after.type)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
-        raise SchemaError(f"field {name!r} is {before.type} in before, but {after.type} in after") from None
+        raise SchemaError(
+            f"field {name!r} is {before.type} in `before`, but {after.type} in `after`"
+        ) from None
 
 
 def _field(table: pa.Table, path: str) -> Any:

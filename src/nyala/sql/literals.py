@@ -43,7 +43,7 @@ class Cell(NamedTuple):
     """One value in a row of SQL text, such as `(1, 'a')`. Fields that do not fit the value are empty.
 
     opening: "(" before the first value of a row, "," before the others.
-    number: the digits of a number.
+    number: a number, as it is written.
     type: the word before a text, such as DATE.
     text: a text without its quotation marks; a quotation mark inside is doubled.
     word: NULL, TRUE, FALSE or DEFAULT.

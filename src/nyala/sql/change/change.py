@@ -57,7 +57,7 @@ class Change:
 
 
 Plan: TypeAlias = Callable[[Source], Change]
-"""Computes the change from a source. Raises: errors of the statement."""
+"""A function that computes the change of a statement from a snapshot or transaction."""
 
 
 def commit(context: Context, statement: str, plan: Plan, *, checked: bool) -> FixedResult:

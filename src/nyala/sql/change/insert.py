@@ -146,7 +146,7 @@ def _head(reader: TokenReader, source: Source) -> _Insert:
         reader.take("BY", "POSITION")
     if by_name and columns is not None:
         raise InvalidArgumentError(
-            "BY NAME takes the columns from the names of the SELECT: leave out the list"
+            "BY NAME takes the columns from the names of the SELECT: leave out the list of columns"
         )
     return _Insert(target, mode, columns, by_name)
 
@@ -246,7 +246,8 @@ def _update_or_insert(
     rows = as_stored(target, _completed(statement, target, rows))
     if not statement.are_distinct(rows, keys):
         raise DuplicateKeyError(
-            "ON CONFLICT DO UPDATE: the source has a key twice, and the result would depend on the order of its rows"
+            "ON CONFLICT DO UPDATE: two of the inserted rows have the same key, and the result would depend on their "
+            "order: insert one row for each key"
         )
     given = statement.unused("given")
     # `excluded` is one column with fields, so that in `SET v = v + excluded.v` the first `v` is the table's.

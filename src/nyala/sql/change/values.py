@@ -45,8 +45,11 @@ _TRUTHS: Final = {"TRUE": True, "FALSE": False}
 Group: TypeAlias = tuple[str, Any]
 """(how, array): the values of one type in a column, with NULL in the rows of other types.
 
-how: "CAST": cast the array to the type of the column; "": it has this type already; "DEFAULT": the column's default
-where the array is true; otherwise a type: cast texts to this type, then to the type of the column.
+how: what the SELECT does with the array.
+    "CAST"       casts it to the type of the column
+    ""           nothing: the array has the type of the column
+    "DEFAULT"    uses the column's default where the array is true
+    a type       casts the texts in the array to this type, and then to the type of the column
 """
 
 

@@ -1,7 +1,8 @@
 """The private DuckDB of one open store: in memory, with locked settings.
 
-A store has at most two of them. One can access files, for the program's own SQL (`ProgramRights`).
-The other one cannot, for SQL from elsewhere (`StoreRights`). Each is opened at its first use.
+A store has at most two of these DuckDBs. One can access files, for the program's own SQL
+(`ProgramRights`). The other one cannot, for SQL from elsewhere (`StoreRights`). Each is opened at
+its first use.
 
 DuckDB may use as much memory as the store's `memory_limit`, but at least `MEMORY_BYTES_MIN`, and
 spills the rest to a temporary folder. The memory of Nyala's scans is not part of it.

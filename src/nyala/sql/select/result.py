@@ -252,8 +252,8 @@ class _Run:
     def plan(self) -> None:
         """Plan the statement, and keep the plan if a second planning would not change it.
 
-        If the statement has long lists, only its tables and columns are checked, because planning would cost as
-        much as running.
+        If the statement has long lists, only its tables and columns are checked, because planning
+        would cost as much as running.
         """
         bound = self._statement
         if self.session.plan is not None:
