@@ -296,8 +296,8 @@ class DeltaFile:
         """Return the column's records of the rows [lower, upper), with rowids counted from `lower`.
 
         For compactions, which read a file once, range by range. Reads only the blocks with these
-        rows, and caches no blocks. If the caller reads all columns of a group for one range, the
-        group's rowids and timestamps are read and checked only once.
+        rows, and caches no blocks. If the caller reads several columns that changed together, their
+        rowids and timestamps are read and checked once per range.
         Returns: None if the file has no record of the column.
         Raises: as `run`.
         """

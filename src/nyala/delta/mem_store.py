@@ -256,7 +256,7 @@ class DeltaMemStore:
         return batches
 
     def check(self) -> None:
-        """Assert the invariants M1, M2 and M5 of the module, and the counters."""
+        """Assert the order and sizes of nodes (M1, M2), unique records (M5), and the counters."""
         state = self._state
         for older, newer in pairwise(state.nodes):
             assert older.timestamp_max <= newer.timestamp_min, "M1: nodes must follow one another in time"

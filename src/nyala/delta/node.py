@@ -394,9 +394,9 @@ def _ordered(nodes: Sequence[Node]) -> _Order:
 
 
 def _positions(parts: Sequence[_Order]) -> npt.NDArray[np.int64] | None:
-    """Return the position of each record in the concatenated leaves of all `parts`.
+    """Return the position of each record's value in the joined values of all `parts`.
 
-    None: the records have the same order as the leaves.
+    None: records and values have the same order.
     """
     if all(part.positions is None for part in parts):
         return None

@@ -231,7 +231,7 @@ class DeltaRun(LazyValues):
         return build_run(self.kind, rowids[at], self.timestamps[at], take(self.values, at))
 
     def disorder(self) -> int | None:
-        """Return the index of the first record that violates D1, D2 or D3; None if all are in order."""
+        """Return the index of the first record that is out of order (D1 to D3), else None."""
         if not len(self):
             return None
         if self.rowids[0] < 0:
@@ -243,7 +243,7 @@ class DeltaRun(LazyValues):
         return int(np.argmax(bad)) + 1 if bad.any() else None
 
     def check(self) -> None:
-        """Assert D1 to D3, and that the three vectors have equal lengths."""
+        """Assert that the records are in order (D1 to D3), and the vectors equally long."""
         assert len(self.rowids) == len(self.timestamps) == len(self.values), (
             "the vectors of a run must have equal lengths"
         )

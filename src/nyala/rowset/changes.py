@@ -221,7 +221,7 @@ class Changes(LazyValues):
     def redo_range(
         self, column_id: int, snapshot: int, lower: int, upper: int, row_count: int
     ) -> tuple[int, int]:
-        """Return the rows [begin, end) whose REDO a scan of [lower, upper) reads at once.
+        """Return the rows [begin, end) around [lower, upper) whose REDO a scan reads in one step.
 
         If changes are spread evenly, those of the range fit a sixteenth of the block cache. The
         bounds are multiples of a power of two, so neighbouring splits get the same range. For a

@@ -29,7 +29,7 @@ from nyala.env.files import Files
 
 
 class PartDescription(Protocol):
-    """What the catalogue stores about a part: all that is needed to open it."""
+    """The catalogue's entry of a part (a file with rewritten base columns): enough to open it."""
 
     @property
     def id(self) -> int: ...
@@ -45,7 +45,7 @@ class PartDescription(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class Part:
-    """An open part. Any thread may use it."""
+    """An open part (a file with rewritten base columns). Any thread may use it."""
 
     entry: PartDescription
     reader: CFileReader

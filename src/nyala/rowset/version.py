@@ -260,7 +260,10 @@ class RowSetVersion:
         )
 
     def with_undo(self, inputs: Sequence[DeltaFile], merged: DeltaFile | None) -> Self:
-        """Return a version in which `merged` replaces these UNDO files. None: no record remains."""
+        """Return a version in which `merged` replaces these UNDO files.
+
+        merged: None if no record remains.
+        """
         gone = set(map(id, inputs))
         assert len(gone) == len([file for file in self.undo if id(file) in gone]), (
             "inputs must be UNDO files of this version"

@@ -123,8 +123,8 @@ def filter_bits_per_key(row_bytes: float) -> int:
     """Return the bits per key of the bloom filter for rows of this size on disk; 0: no filter.
 
     A filter has as many bits per key as a row has bytes, within limits. So it adds an eighth to the
-    size. Rows of less than two bytes get no filter, because it would add a third or more. Their
-    keys are nearly consecutive, because random keys take more bytes. Such keys are cheap to search.
+    size. Rows of less than two bytes get no filter: it would add a third or more. Such short rows
+    have nearly consecutive keys, which are cheap to search.
     """
     if row_bytes < _FILTERED_ROW_BYTES_MIN:
         return 0

@@ -135,7 +135,7 @@ class Problem:
         return self.kind in REPAIRABLE
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the fields for `--json`."""
+        """Return the problem as a dict, for the output of `nyala fs check --json`."""
         return {**asdict(self), "repairable": self.repairable}
 
 
@@ -175,7 +175,7 @@ class CheckReport:
         return _UNKNOWN in self.notes or any(problem.kind == "catalogue" for problem in self.problems)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the fields for `--json`."""
+        """Return the report as a dict, for the output of `nyala fs check --json`."""
         plain = {name: getattr(self, name) for name in self.__dataclass_fields__ if name != "problems"}
         return {
             **plain,

@@ -156,7 +156,7 @@ def compact_table_together(
 
 
 def _rounds(store: Store, table_id: int) -> Iterator[tuple[TableState, list[tuple[int, Plan]]]]:
-    """Yield the table and the compactions to run now, each with its tablet's id, in several rounds.
+    """Yield, once per round, the table and the compactions to run now as (tablet id, plan).
 
     Each round first flushes the table. The rounds end when nothing is left to compact or the table
     is dropped, and after `ROUNDS_MAX` rounds.

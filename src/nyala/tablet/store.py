@@ -434,7 +434,7 @@ class Store:
         self.check_open()
         if isinstance(self._failure, FencedError):
             raise FencedError(
-                f"this process no longer has the store ({self._failure}): connect() again",
+                f"this process is no longer the writer of the store ({self._failure}): connect() again",
                 path=self.root_path,
             )
         if self._failure is not None:
@@ -486,8 +486,8 @@ class Store:
         self.check_open()
         if isinstance(self._failure, FencedError):
             raise FencedError(
-                f"this process no longer has the store {self.root_path!r} and cannot see its changes "
-                f"({self._failure}): close it and connect() again",
+                f"this process is no longer the writer of the store {self.root_path!r}, and cannot see later "
+                f"changes ({self._failure}): close it and connect() again",
                 path=self.root_path,
             )
         published = self.marks.published
@@ -652,7 +652,7 @@ class Store:
         self.publish()
 
     def finish(self, ticket: Ticket) -> None:
-        """Wait until the batch is visible, and as durable as the option `durability` says.
+        """Wait until the batch of `ticket` is visible, and as durable as `durability` says.
 
         Call it without a lock. Raises: StorageError(outcome="unknown") if the sync failed.
         """
@@ -743,7 +743,10 @@ class Store:
         return self._root.memory_timestamp_min() is not None  # without rows a flush does not help
 
     def pause(self, paused: bool) -> None:
-        """Note whether background work is paused. If so, writes do not wait for a flush of the log."""
+        """Note whether background work is paused. If so, writes do not wait for a shorter log.
+
+        Only a background flush would shorten it.
+        """
         with self._relief_lock:
             self._paused = paused
             self._relief.notify_all()
@@ -875,7 +878,7 @@ class Store:
         return len(paths)
 
     def keepers(self, garbage: Collection[str]) -> list[str]:
-        """Return who still uses one of these garbage files: texts about scans here, and readers."""
+        """Return texts that name who still uses one of these garbage files, for messages."""
         state, leased = self.state, self._medium.leases.oldest_needed()
         versions = [state.garbage[path] for path in garbage if path in state.garbage]
         with Uninterrupted(), self.commit_lock:

@@ -28,7 +28,7 @@ _READ_ATTEMPTS: Final = 100
 
 @dataclass(frozen=True, order=True)
 class LogPosition:
-    """A border between two records of the log. Positions compare in the order of the log.
+    """A position between two records of the log. Positions compare in the order of the log.
 
     offset: the file offset in the segment. 0: before the segment's header; then the segment may
             not exist yet.

@@ -54,7 +54,7 @@ _FOR_EVER = np.iinfo(np.int64).max
 
 @dataclass(frozen=True)
 class _Lives:
-    """The lives of the keys that have several rows, sorted by key and time.
+    """The lives (from insertion to deletion) of the keys that have several rows, by key and time.
 
     rows:   the row of each life. Rows are numbered through all images.
     begins: the timestamp of each life's insertion; 0 if it is older than the history.
@@ -103,7 +103,8 @@ def merge_images(images: Sequence[RowSetImage], schema: Schema, cut: int, where:
 
     schema: the columns to keep. cut: history that only older snapshots need is dropped.
     where:  the names of the rowsets, for error messages.
-    Raises: CorruptionError if lives of a key overlap, or UNDO records contradict each other.
+    Raises: CorruptionError if a key is alive in two rows at once, or UNDO records contradict each
+            other.
     """
     images = [image.without_history(cut) for image in images]
     offsets = np.concatenate([[0], np.cumsum([image.row_count for image in images])]).astype(np.int64)
@@ -183,7 +184,7 @@ def _merge_keys(
 
     heads:     for each key, in key order, the row whose base values the merged row gets.
     positions: for each row, the number of its merged row.
-    lives:     the lives of the keys that have several rows.
+    lives:     the lives (from insertion to deletion) of the keys that have several rows.
 
     keys, alive: the key of each row, and whether it is alive. past: the UNDO records of LIVENESS.
     """

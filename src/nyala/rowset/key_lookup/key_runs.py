@@ -83,7 +83,9 @@ class KeyRun:
 
 
 class _TailPart(NamedTuple):
-    """One insert in the tail: `keys[offset:offset + length]`, for the rows from `first_rowid` on.
+    """One insert in the tail (the newest keys): `keys[offset:offset + length]`.
+
+    The rows of these keys begin at `first_rowid`.
 
     It has no reference to the SharedKeys, so that their Python objects can be freed early.
     """
@@ -192,7 +194,7 @@ class KeyRuns:
         return runs + _TAIL_KEY_BYTES * len(self._tail)
 
     def check(self, row_count: int) -> None:
-        """Assert the invariants I1 and I2 of the module."""
+        """Assert that each key is there once (I1), and the order and lengths of the runs (I2)."""
         for run in self._runs:
             assert run.keys.is_strictly_ascending(), "I2: runs must ascend"
         for longer, shorter in pairwise(self._runs):

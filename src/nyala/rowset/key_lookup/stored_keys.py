@@ -427,8 +427,9 @@ class SparseKeys:
 
         keys: the keys of the rows from `lower` on, as encoded from the key columns.
 
-        Raises: CorruptionError if a sample differs, because either may be wrong; SummaryError if
-        the key index differs from the samples; KeysError if the samples cannot be read.
+        Raises: CorruptionError if a sample differs, because the sample or the key columns may be
+        wrong; SummaryError if the key index differs from the samples; KeysError if the samples
+        cannot be read.
         """
         sample = -(-lower >> self._log2)  # the first of these rows
         taken = keys.take(np.arange((sample << self._log2) - lower, len(keys), 1 << self._log2))

@@ -24,7 +24,7 @@ _T = TypeVar("_T")
 
 
 class StoreLog(Protocol):
-    """The interface of a store's log. `wal.writer.LogWriter`, one implementation, explains it."""
+    """The interface of a store's log. See `wal.writer.LogWriter` for the methods."""
 
     @property
     def appended(self) -> LogMark: ...

@@ -161,8 +161,9 @@ _ADVICE: Final = (
 class RefuseLivingWriter:
     """A guard for `open_bucket`: refuses to take over a store whose writer seems to be alive.
 
-    A new writer first creates its epoch in the log, and a moment later writes its hint. So if the
-    log has a newer epoch than the hint, the guard waits for the new writer's hint.
+    A new writer first creates its epoch (its part of the log). A moment later it writes its hint,
+    the object that names the writer. So if the log has a newer epoch than the hint, the guard waits
+    for the new hint.
     """
 
     def __init__(self, env: Env, objects: Objects, advice: str = _ADVICE) -> None:
@@ -274,7 +275,7 @@ class Orphans:
         return len(gone)
 
     def _left_by_jobs(self, before_us: int) -> list[str]:
-        """Return the keys of jobs' old objects, and of old requests and answers of processes.
+        """Return the keys of old objects that jobs, and calls between processes, left behind.
 
         before_us: objects that were last written before this time are old.
         """

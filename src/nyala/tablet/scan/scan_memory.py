@@ -119,10 +119,10 @@ class SplitSizer:
 def _parts(
     rowset: DiskRowSet, spec: ScanSpec, columns: Collection[ColumnSchema]
 ) -> tuple[float, list[ColumnReader]]:
-    """Return (the bytes of a row without unchanged text, the readers of the decoded columns).
+    """Return (bytes per row, readers of the decoded columns).
 
-    The readers know the size of the text. A column that is read as dictionary codes has no reader;
-    its codes count in the bytes.
+    The bytes include changed text, but no other text, whose size the readers know. A column that is
+    read as dictionary codes has no reader; its codes count in the bytes.
     """
     per_row, readers = 0.0, []
     given = {column.name for column in columns} - spec.types.keys()

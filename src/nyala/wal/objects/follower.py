@@ -174,7 +174,7 @@ class LogFollower:
         return self._checkpoint
 
     def live_slots(self) -> list[LiveSlot]:
-        """Return the slots that were read since the last start at a checkpoint, including seals."""
+        """Return the objects of the log that were read since reading began at a checkpoint."""
         return list(self._live)
 
     def restart(self) -> None:
@@ -309,7 +309,7 @@ class LogFollower:
             if self._previous_crc != base.previous_crc:
                 raise CorruptionError(
                     f"the group before slot {slot.n} of epoch {slot.epoch.number} is not the one that the checkpoint "
-                    f"{base.key.key} follows: expected CRC {base.previous_crc:08x}, found {self._previous_crc:08x}",
+                    f"{base.key.key} names: expected CRC {base.previous_crc:08x}, found {self._previous_crc:08x}",
                     path,
                     0,
                 )

@@ -359,7 +359,9 @@ def decode_group(data: bytes, path: str, store_id: str, slot: Slot) -> Group:
     found = (values["epoch"], values["token"].hex(), values["n"])
     if found != expected:
         raise CorruptionError(
-            f"this is the group of another slot: expected {expected}, found {found}", path, 0
+            f"this is another object of the log: expected (epoch, token, number) {expected}, found {found}",
+            path,
+            0,
         )
     buffer = pa.py_buffer(data)
     records: list[ReadRecord] = []
@@ -453,7 +455,7 @@ def _own_crc(header: bytes) -> int:
 
 @dataclass(frozen=True)
 class Seal:
-    """The record that ends an epoch. It names the next epoch, and the process that created it."""
+    """The record that ends an epoch (one writer's part of the log), and names the next epoch."""
 
     next_epoch: Epoch
     host: str
@@ -559,7 +561,7 @@ class CheckpointHeader:
 
     @classmethod
     def decode(cls, header: bytes, path: str) -> CheckpointHeader:
-        """Decode the header of a checkpoint or note. Raises: CorruptionError."""
+        """Decode the header of a checkpoint, or its copy in the log. Raises: CorruptionError."""
         values = CHECKPOINT.decode(header, 0, path, 0)
         position, log_start = (
             (values[f"{prefix}epoch"], values[f"{prefix}{token}"].hex(), values[f"{prefix}n"])
@@ -686,7 +688,7 @@ def _decode_json(data: bytes, path: str) -> dict[str, Any]:
     try:
         if len(data) > _JSON_MAX_BYTES:
             raise ValueError(
-                f"it has {len(data)} bytes, more than the {_JSON_MAX_BYTES} of any JSON object of a store"
+                f"it has {len(data)} bytes, but a JSON object of a store has at most {_JSON_MAX_BYTES}"
             )
         fields = json.loads(data)
         if not isinstance(fields, dict):
