@@ -359,7 +359,7 @@ def decode_group(data: bytes, path: str, store_id: str, slot: Slot) -> Group:
     found = (values["epoch"], values["token"].hex(), values["n"])
     if found != expected:
         raise CorruptionError(
-            f"this is another object of the log: expected (epoch, token, number) {expected}, found {found}",
+            f"this object belongs to another slot: expected (epoch, token, number) {expected}, found {found}",
             path,
             0,
         )
