@@ -1,4 +1,4 @@
-"""`db.batch()`: collects operations, writes them once, at the end of its block."""
+"""`db.batch()` collects operations and writes them together at the end of its block."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from tests.support import key_value_table, open_database, rows
 import nyala
 
 
-def test_one_timestamp_and_a_result_per_operation(tmp_path: Path) -> None:
-    """Two tables that belong together would otherwise be seen apart."""
+def test_a_batch_has_one_timestamp_and_a_result_per_operation(tmp_path: Path) -> None:
+    """All operations of a batch have one timestamp, so readers see all of them or none."""
     with open_database(tmp_path / "s") as db:
         t, u = key_value_table(db, "t"), key_value_table(db, "u")
         u.insert({"k": [5], "v": [5]})
@@ -33,7 +33,7 @@ def test_one_timestamp_and_a_result_per_operation(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("how", ["an exception in the block", "a failing row", "success"])
 def test_a_batch_is_used_once(tmp_path: Path, how: str) -> None:
-    """What a left block had collected must not be written by the next use of the same object."""
+    """A second use raises, so operations collected in the first block are not written later."""
     with open_database(tmp_path / "s") as db:
         table = key_value_table(db)
         batch = db.batch()
@@ -50,8 +50,8 @@ def test_a_batch_is_used_once(tmp_path: Path, how: str) -> None:
 
 
 @pytest.mark.parametrize("operation", ["insert", "update", "delete"])
-def test_an_unknown_choice_is_refused_on_its_own_line(tmp_path: Path, operation: str) -> None:
-    """`on_conflict="replace"` must not be taken for "error" in silence; the table's own methods refuse it too."""
+def test_an_unknown_choice_raises_at_the_call(tmp_path: Path, operation: str) -> None:
+    """`on_conflict="replace"` raises an error at the call, and is not treated as "error"."""
     option: dict[str, Any] = {"on_conflict" if operation == "insert" else "on_missing": "replace"}
     with open_database(tmp_path / "s") as db:
         key_value_table(db)
@@ -61,8 +61,8 @@ def test_an_unknown_choice_is_refused_on_its_own_line(tmp_path: Path, operation:
 
 
 @pytest.mark.parametrize("operation", ["insert", "update", "delete"])
-def test_rows_that_are_passed_over(tmp_path: Path, operation: str) -> None:
-    """The ignore forms count what they passed over, and write the rest."""
+def test_ignored_rows_are_counted(tmp_path: Path, operation: str) -> None:
+    """With "ignore", the result counts the ignored rows, and the other rows are written."""
     option: dict[str, Any] = {"on_conflict" if operation == "insert" else "on_missing": "ignore"}
     data = {"k": [1, 2]} if operation == "delete" else {"k": [1, 2], "v": [10, 20]}
     with open_database(tmp_path / "s") as db:
@@ -74,8 +74,8 @@ def test_rows_that_are_passed_over(tmp_path: Path, operation: str) -> None:
         assert rows(table) == {"insert": [(1, 1), (2, 20)], "update": [(1, 10)], "delete": []}[operation]
 
 
-def test_nothing_outside_the_block_and_no_unknown_table(tmp_path: Path) -> None:
-    """A line that cannot work fails where it stands, not at the end of the block."""
+def test_calls_outside_the_block_and_unknown_tables_are_refused(tmp_path: Path) -> None:
+    """The call itself raises, not the end of the block."""
     with open_database(tmp_path / "s") as db:
         key_value_table(db)
         batch = db.batch()
@@ -92,7 +92,7 @@ def test_nothing_outside_the_block_and_no_unknown_table(tmp_path: Path) -> None:
 
 
 def test_a_batch_of_a_reader_is_refused_at_once(tmp_path: Path) -> None:
-    """Before anything is collected."""
+    """`reader.batch()` raises, before any operation is collected."""
     with open_database(tmp_path / "s"), nyala.connect(tmp_path / "s", read_only=True) as reader:
         with pytest.raises(nyala.ReadOnlyError):
             reader.batch()

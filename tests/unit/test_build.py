@@ -1,4 +1,4 @@
-"""Wheels and editable installs have the compiled kernels where that is possible, and are made where it is not."""
+"""Wheels and editable installs contain compiled kernels if a compiler works, and are built without them otherwise."""
 
 from __future__ import annotations
 
@@ -11,23 +11,26 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("hatchling", reason="what builds wheels is not installed here")
+pytest.importorskip("hatchling", reason="hatchling is not installed")
 ROOT = Path(__file__).parents[2]
-PLACE = "nyala/cfile/kernels"
+KERNELS = "nyala/cfile/kernels"
 
 
 class App:
-    """What hatchling says to who builds."""
+    """Records the messages that hatchling would print."""
 
     def __init__(self) -> None:
-        self.said: list[str] = []
-        self.display_info = self.display_warning = self.said.append
+        self.messages: list[str] = []
+        self.display_info = self.display_warning = self.messages.append
 
 
-def made(
+def build_wheel(
     version: str, monkeypatch: pytest.MonkeyPatch, build: Callable[..., list[str]], wanted: str | None = None
 ) -> tuple[dict[str, Any], list[str]]:
-    """(what the hook tells hatchling of the wheel, what it says), with `build` in the compiler's place."""
+    """Run the build hook with `build` instead of the compiler; return (its build data, its messages).
+
+    `wanted`: the value of NYALA_BUILD_KERNELS.
+    """
     tool = ModuleType("build_kernels")
     tool.build = build  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "build_kernels", tool)
@@ -42,56 +45,58 @@ def made(
     hook = module.CustomBuildHook(str(ROOT), {}, None, SimpleNamespace(), str(ROOT), "wheel", app)
     hook.initialize(version, build_data)
     hook.finalize(version, build_data, "")
-    return build_data, app.said
+    return build_data, app.messages
 
 
 def no_compiler(*_: str) -> list[str]:
     raise OSError("command 'gcc' failed: No such file or directory")
 
 
-def test_a_wheel_has_what_was_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its tag says for which Python and system it is; a pure one would be installed on all."""
-    data, said = made(
+def test_a_wheel_contains_the_compiled_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The wheel contains the compiled files, and its tag names the Python and system."""
+    data, messages = build_wheel(
         "standard", monkeypatch, lambda folder: [f"{folder}/compiled.so", f"{folder}/compiled_avx2.so"]
     )
-    assert (data["pure_python"], data["infer_tag"], said) == (False, True, [])
-    assert list(data["force_include"].values()) == [f"{PLACE}/compiled.so", f"{PLACE}/compiled_avx2.so"]
+    assert (data["pure_python"], data["infer_tag"], messages) == (False, True, [])
+    assert list(data["force_include"].values()) == [f"{KERNELS}/compiled.so", f"{KERNELS}/compiled_avx2.so"]
 
 
-def test_without_a_compiler_the_wheel_is_pure_and_somebody_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No compiler is needed to install."""
+def test_without_a_compiler_the_wheel_is_pure_and_a_warning_is_printed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The build succeeds without kernels and prints the compiler's error."""
     for version in ("standard", "editable"):
-        data, said = made(version, monkeypatch, no_compiler)
+        data, messages = build_wheel(version, monkeypatch, no_compiler)
         assert (data["pure_python"], data["force_include"]) == (True, {})
-        assert len(said) == 1 and "without compiled kernels" in said[0] and "gcc" in said[0]
+        assert len(messages) == 1 and "without compiled kernels" in messages[0] and "gcc" in messages[0]
 
 
-def test_who_wants_them_is_not_given_a_wheel_without(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A release would be slow, and nobody would see why."""
+def test_a_required_build_of_kernels_raises_without_a_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With NYALA_BUILD_KERNELS=yes, a missing compiler fails the build."""
     with pytest.raises(OSError, match="gcc"):
-        made("standard", monkeypatch, no_compiler, "yes")
+        build_wheel("standard", monkeypatch, no_compiler, "yes")
 
 
-def test_who_wants_none_gets_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nor a compiler that is called."""
-    data, said = made("standard", monkeypatch, lambda *_: pytest.fail("it was compiled"), "no")
+def test_kernels_can_be_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With NYALA_BUILD_KERNELS=no, the compiler is not called."""
+    data, messages = build_wheel("standard", monkeypatch, lambda *_: pytest.fail("it was compiled"), "no")
     assert (data["pure_python"], data["force_include"]) == (True, {})
-    assert "NYALA_BUILD_KERNELS=no" in said[0]
+    assert "NYALA_BUILD_KERNELS=no" in messages[0]
 
 
-def test_a_mistyped_wish_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It would be taken for none."""
+def test_an_invalid_setting_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An unknown value of NYALA_BUILD_KERNELS fails the build."""
     with pytest.raises(ValueError, match="'true'"):
-        made("standard", monkeypatch, no_compiler, "true")
+        build_wheel("standard", monkeypatch, no_compiler, "true")
 
 
-def test_an_editable_install_has_them_beside_their_source(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Python finds them there, and the wheel of an editable install is nothing but a pointer."""
+def test_an_editable_install_has_its_kernels_in_the_source_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python imports them from the source folder, so the wheel contains no kernels."""
     folders: list[tuple[str, ...]] = []
 
     def build(*folder: str) -> list[str]:
         folders.append(folder)
         return []
 
-    data, said = made("editable", monkeypatch, build)
-    assert folders == [()] and data["force_include"] == {} and said == []
+    data, messages = build_wheel("editable", monkeypatch, build)
+    assert folders == [()] and data["force_include"] == {} and messages == []

@@ -1,4 +1,4 @@
-"""`import nyala` stays light, and what is used loads pyarrow and numpy and nothing that only some users need."""
+"""`import nyala` loads no library that only some users need, and modules are imported at their first use."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ HEAVY = ("duckdb", "sqlglot", "pandas", "polars", "pyspark", "numcodecs", "click
 
 
 def loaded_by(statement: str) -> list[str]:
-    """Which of HEAVY a fresh interpreter has loaded after `statement`."""
+    """Return the modules of HEAVY that a new Python process has imported after `statement`."""
     code = f"import json, sys\n{statement}\nprint(json.dumps([m for m in {HEAVY!r} if m in sys.modules]))"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert found.returncode == 0, found.stderr
@@ -23,14 +23,14 @@ def loaded_by(statement: str) -> list[str]:
 
 
 def test_import_nyala_loads_no_extra() -> None:
-    """A user of the core waits for no import of DuckDB, pandas, Spark or a codec that is not yet used."""
+    """The core API imports neither DuckDB, pandas or Spark, nor a codec before it is needed."""
     assert loaded_by("import nyala\nnyala.connect, nyala.col, nyala.Scan") == []
 
 
-def test_the_package_that_spark_discovers_never_raises() -> None:
-    """Where pyspark is missing or broken, our package must not switch off the data sources of others.
+def test_import_pyspark_nyala_never_raises() -> None:
+    """`import pyspark_nyala` raises no error, even if pyspark is missing or broken.
 
-    Spark imports every top-level package named pyspark_*; one that raises disables discovery for all.
+    Spark imports every top-level package named pyspark_*. If one raises, Spark finds no data source.
     """
     hide = "import sys; sys.modules['pyspark'] = None; sys.modules['pyarrow'] = None"
     assert loaded_by(f"{hide}\nimport pyspark_nyala\nassert not hasattr(pyspark_nyala, 'DefaultSource')") == [
@@ -38,9 +38,12 @@ def test_the_package_that_spark_discovers_never_raises() -> None:
     ]
 
 
-def test_what_spark_discovers_costs_others_nothing() -> None:
-    """Spark imports it in every program that uses any data source of Python's: it brings nothing along, also when made,
-    and pickled, before a table is asked for. Without the rest it is there all the same, and says so when it is used."""
+def test_import_pyspark_nyala_imports_nothing_else() -> None:
+    """`pyspark_nyala` imports no other module until a table is read.
+
+    Spark imports, creates and pickles it in every program that uses a Python data source. A missing
+    pyarrow raises an error only when a table is read.
+    """
     code = """
         import pickle, sys
         import pyspark.sql.datasource
@@ -65,8 +68,8 @@ def test_what_spark_discovers_costs_others_nothing() -> None:
     ], run.stderr
 
 
-def test_every_public_name_is_loaded_from_where_type_checkers_see_it() -> None:
-    """`__all__`, the table of homes and the imports for type checkers name the same things, and each is there."""
+def test_every_public_name_is_imported_from_the_module_that_type_checkers_see() -> None:
+    """`__all__`, `_HOMES` and the imports for type checkers have the same names, and all names exist."""
     source = ast.parse(Path(nyala.__file__).read_text())
     seen = {
         alias.asname or alias.name: node.module
@@ -80,15 +83,17 @@ def test_every_public_name_is_loaded_from_where_type_checkers_see_it() -> None:
 
 
 def test_a_plain_import_loads_neither_pyarrow_nor_numpy() -> None:
-    """`nyala --help` answers at once; what is heavy comes with the first name that is used."""
+    """pyarrow and numpy are imported with the first name that is used, so `nyala --help` is fast."""
     code = "import sys, nyala; print(sorted({'pyarrow', 'numpy'} & sys.modules.keys()))"
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert out == "[]\n"
 
 
 def test_opening_a_store_imports_nothing_that_only_reads_and_queries_need(tmp_path: Path) -> None:
-    """Decoding column files, evaluating predicates and `pyarrow.compute` are imported at their first use: `connect`
-    pays for none of them, whether the rows lie in the log or in files."""
+    """`connect` does not import the code that decodes column files or evaluates predicates.
+
+    This holds whether the rows are in the log or in files.
+    """
     with nyala.connect(tmp_path / "store", maintenance=False) as db:
         table = db.create_table("t", {"k": "int64", "v": "string"}, "k")
         table.insert([{"k": 1, "v": "a"}])

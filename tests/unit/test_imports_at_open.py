@@ -1,4 +1,4 @@
-"""What a program pays for that opens and reads a store: no library that Nyala needs only for some calls."""
+"""Opening and reading a store imports no library or module that only other calls need."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ NOT_NEEDED = ("pandas", "duckdb", "polars", "sqlglot", "pyspark")
 
 
 def loaded(*parts: tuple[str, tuple[str, ...]]) -> list[str]:
-    """Run the parts in a new process: statements, and modules that it must not have imported after them.
+    """Run statements in a new process; return the unwanted modules that it has imported.
 
-    Returns those that it has, and those of `NOT_NEEDED`.
+    parts: (statements, names of modules that must not be imported after them). `NOT_NEEDED` is added.
     """
     program = "import sys, nyala\n"
     for statements, modules in parts:
@@ -25,7 +25,7 @@ def loaded(*parts: tuple[str, tuple[str, ...]]) -> list[str]:
     return done.stdout.split()
 
 
-def test_a_new_store_and_table(tmp_path: Path) -> None:
+def test_creating_a_store_and_a_table_imports_no_other_library(tmp_path: Path) -> None:
     path = str(tmp_path / "store")
     statements = (
         f"with nyala.connect({path!r}) as db:\n"
@@ -36,7 +36,7 @@ def test_a_new_store_and_table(tmp_path: Path) -> None:
     assert not loaded((statements, ()))
 
 
-def test_a_store_with_files_changes_and_a_log(tmp_path: Path) -> None:
+def test_reading_a_store_imports_no_other_library(tmp_path: Path) -> None:
     path = str(tmp_path / "store")
     with nyala.connect(path) as db:
         table = db.create_table(
@@ -62,7 +62,7 @@ def test_a_store_with_files_changes_and_a_log(tmp_path: Path) -> None:
     assert not loaded((statements, ()))
 
 
-# Modules whose imports bring most of the code that neither opening nor a first scan needs.
+# These modules import most of the code that neither `connect` nor a first scan needs.
 OF_OTHER_WORK = (
     "nyala.api.alter",
     "nyala.api.batch",
@@ -92,8 +92,8 @@ OF_READING = (
 )
 
 
-def test_opening_and_a_first_scan_load_no_code_of_other_work(tmp_path: Path) -> None:
-    """Without maintenance, whose threads import what they need one second later."""
+def test_opening_and_a_first_scan_import_no_code_of_other_calls(tmp_path: Path) -> None:
+    """The store has no background threads, which would import their own modules after a second."""
     path = str(tmp_path / "store")
     with nyala.connect(path) as db:
         db.create_table("t", {"k": "int64", "v": "string"}, "k").insert([{"k": 1, "v": "a"}])

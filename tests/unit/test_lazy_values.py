@@ -110,8 +110,8 @@ def test_values_go_to_a_new_object() -> None:
     assert other.numbers is numbers
 
 
-# The garbage collector runs when the first value is read, and lets another thread read it meanwhile. With
-# functools.cached_property CPython 3.11 dies of this.
+# While the first thread computes a value, the garbage collector lets another thread read it. With
+# functools.cached_property, this crashes CPython 3.11.
 INTERRUPTED: Final = """
 import gc, threading
 from dataclasses import dataclass, make_dataclass
@@ -161,7 +161,7 @@ assert entered > 1000, entered
 """
 
 
-def test_a_value_is_read_while_the_collector_lets_another_thread_read_it() -> None:
+def test_two_threads_read_a_value_during_a_garbage_collection() -> None:
     done = subprocess.run(
         [sys.executable, "-X", "faulthandler", "-c", INTERRUPTED], capture_output=True, text=True, timeout=240
     )

@@ -1,4 +1,4 @@
-"""Rules of the source that keep an exception at any line, as of Ctrl-C, from leaving a lock taken."""
+"""Rules of the source code: an exception at any line, such as Ctrl-C, leaves no lock taken."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ SOURCES: Final = {
 
 
 def test_a_condition_is_entered_through_its_lock() -> None:
-    """`Condition.__enter__` is a method written in Python, which can be interrupted when it has taken the lock."""
+    """No `with` statement names a Condition itself.
+
+    `Condition.__enter__` is Python code, so Ctrl-C can interrupt it after it has taken the lock.
+    """
     conditions = {
         name for source in SOURCES.values() for name in re.findall(r"(\w+) = threading\.Condition\(", source)
     }
@@ -25,9 +28,10 @@ def test_a_condition_is_entered_through_its_lock() -> None:
     assert [path for path, source in SOURCES.items() if re.search(entered, source)] == []
 
 
-def test_ctrl_c_waits_for_what_is_done_under_the_commit_lock() -> None:
+def test_ctrl_c_waits_until_the_commit_lock_is_released() -> None:
+    """Each `with` that takes the commit lock also enters `Uninterrupted`, with two exceptions."""
     bare = re.compile(r"with (?!Uninterrupted\(\), )(?:\w+\.flush_lock, )?\w+\.commit_lock\b")
     found = [(path, line) for path, source in SOURCES.items() for line in bare.findall(source)]
     assert [path.rpartition("/")[2] for path, _ in found] == ["transaction.py", "write_path.py"], (
-        "`write_path` is in `Uninterrupted` whole; `transaction` runs a user's function, whose commits are"
+        "`write_path` enters `Uninterrupted` one line earlier; `transaction` runs the user's function"
     )

@@ -1,4 +1,7 @@
-"""Marks of processes: what belongs to one that has ended can be known to be nobody's, and nothing is guessed."""
+"""Marks of processes: they show whether the process that owns a file or lease has ended.
+
+A process that cannot be checked counts as running.
+"""
 
 from __future__ import annotations
 
@@ -16,12 +19,12 @@ from nyala.catalog.leases import create_lease, living_leases, open_remote_lease
 from nyala.env import SYSTEM, is_gone, mark_of_ancestor, process_mark
 from nyala.tablet.jobs.staging import is_over, make_staging, remove_expired_staging
 
-pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="marks are Linux'")
+pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="marks of processes need Linux")
 
 
 @pytest.fixture
 def other() -> Iterator[subprocess.Popen[bytes]]:
-    """Another process, that lives."""
+    """Another process, which runs until the test ends it."""
     process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     yield process
     process.kill()
@@ -35,25 +38,27 @@ def mark(pid: int) -> str:
 
 
 def test_a_process_is_gone_when_it_was_killed(other: subprocess.Popen[bytes]) -> None:
-    """Before anybody has reaped it, and after."""
+    """`is_gone` is true for a zombie, and after its parent has waited for it."""
     theirs = mark(other.pid)
     assert not is_gone(theirs) and not is_gone(mark(os.getpid()))
     other.send_signal(signal.SIGKILL)
     os.waitid(os.P_PID, other.pid, os.WEXITED | os.WNOWAIT)
-    assert is_gone(theirs), "a zombie does nothing any more"
+    assert is_gone(theirs), "a zombie counts as gone"
     other.wait()
     assert is_gone(theirs)
 
 
-def test_a_pid_that_was_given_again_is_another_process() -> None:
-    """Pids come again; the moment of the start tells."""
+def test_a_reused_pid_is_another_process() -> None:
+    """A mark contains the start time, so a later process with the same pid has another mark."""
     mine = mark(os.getpid())
     assert is_gone(mine[:24] + f"{int(mine[24:], 16) - 1:016x}")
 
 
 @pytest.mark.parametrize("strange", ["", "x" * 40, "0" * 39])
-def test_of_what_cannot_be_known_nothing_is_said(other: subprocess.Popen[bytes], strange: str) -> None:
-    """Another machine or container has other pids: its processes may well live."""
+def test_a_process_that_cannot_be_checked_does_not_count_as_gone(
+    other: subprocess.Popen[bytes], strange: str
+) -> None:
+    """A mark from another machine, or an invalid mark, never counts as gone."""
     theirs = mark(other.pid)
     other.kill()
     other.wait()
@@ -62,7 +67,7 @@ def test_of_what_cannot_be_known_nothing_is_said(other: subprocess.Popen[bytes],
 
 
 def test_an_ancestor_is_found_by_its_name() -> None:
-    """A worker finds the driver above it, also over processes in between; without one there is no mark."""
+    """A worker finds its driver, also if other processes are between. Without a driver it gets None."""
     name = Path("/proc/self/comm").read_text().strip()
     code = "from nyala.env import mark_of_ancestor; print(mark_of_ancestor({!r}))"
     inner = [sys.executable, "-c", code.format(name)]
@@ -72,7 +77,10 @@ def test_an_ancestor_is_found_by_its_name() -> None:
 
 
 def test_staged_files_go_with_their_process(tmp_path: Path, other: subprocess.Popen[bytes]) -> None:
-    """At the next open, not a day later; those of a job that runs, or that nobody knows of, stay."""
+    """The next open removes the files of a job whose process has ended.
+
+    It keeps the files of running jobs, and of jobs whose process is unknown.
+    """
     with open_database(tmp_path / "s") as db:
         key_value_table(db)
         path = db.path
@@ -89,8 +97,8 @@ def test_staged_files_go_with_their_process(tmp_path: Path, other: subprocess.Po
         assert {found.name for found in (tmp_path / "s" / "staging").iterdir()} == {mine, nobodys, far}
 
 
-def test_a_lease_goes_with_its_process(tmp_path: Path, other: subprocess.Popen[bytes]) -> None:
-    """What it kept may go then; a renewal does not make it somebody else's."""
+def test_a_lease_ends_with_its_process(tmp_path: Path, other: subprocess.Popen[bytes]) -> None:
+    """A lease ends with its process and removes its files. A renewal does not change the owner."""
     with open_database(tmp_path / "s") as db:
         expires_us = SYSTEM.clock.now_us() + 3_600_000_000
         lease = create_lease(SYSTEM, db.path, "remote", expires_us=expires_us, owner=mark(other.pid))

@@ -1,4 +1,4 @@
-"""The public face: exactly these names, each explained; how `connect` and its arguments are read; a light import."""
+"""The public API: its names and their documentation, the import of `nyala`, and arguments of `connect`."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ def public() -> list[str]:
 # --- names ----------------------------------------------------------------------------------------------
 
 
-def test_all_is_exact() -> None:
-    """What is listed is what a user may rely on: nothing slips in by an import, nothing is lost in a cleaning."""
+def test_all_has_exactly_the_public_names() -> None:
+    """`nyala.__all__` has exactly the names of NAMES, and the package has no other public name."""
     assert set(nyala.__all__) == set().union(*NAMES.values())
     assert len(nyala.__all__) == len(set(nyala.__all__))
     loose = {
@@ -67,8 +67,8 @@ def test_all_is_exact() -> None:
 
 
 @pytest.mark.parametrize("name", public())
-def test_each_name_is_explained(name: str) -> None:
-    """`help(nyala.…)` says what it is, and what its public methods do; no text is borrowed from a base class."""
+def test_each_name_has_a_docstring(name: str) -> None:
+    """Each name and each public method has a docstring. A class does not inherit its docstring."""
     thing = getattr(nyala, name)
     assert thing.__doc__ and len(thing.__doc__.strip()) > 10
     if not inspect.isclass(thing) or issubclass(thing, BaseException):
@@ -85,8 +85,8 @@ def test_each_name_is_explained(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", sorted(set(public()) - {"Error"}))
-def test_each_name_is_in_a_document(name: str) -> None:
-    """Who reads README and docs meets every name; a name that no page has is one that nobody finds."""
+def test_each_name_is_on_a_page(name: str) -> None:
+    """Every public name is in the README or on a page of docs, so that users can find it."""
     pages = [ROOT / "README.md", ROOT / "ARCHITECTURE.md", *(ROOT / "docs").rglob("*.md")]
     word = re.compile(rf"\b{name}\b")
     found = any(word.search(page.read_text()) for page in pages)
@@ -95,7 +95,7 @@ def test_each_name_is_in_a_document(name: str) -> None:
 
 
 def test_each_public_signature_is_typed() -> None:
-    """`py.typed` promises it: every argument and every result of what a user calls has a type."""
+    """Every argument and result of public functions and methods is annotated, as `py.typed` promises."""
     assert (ROOT / "src" / "nyala" / "py.typed").exists()
     untyped = []
     for name in public():
@@ -116,8 +116,7 @@ def test_each_public_signature_is_typed() -> None:
 
 
 def test_the_error_tree_is_as_documented() -> None:
-    """`except ValueError` around a schema, `except KeyError` around a name, `except OSError` around a disk: each
-    catches what it should."""
+    """Each error class has its documented base classes, such as ValueError, KeyError or OSError."""
     tree = {
         "TableNotFoundError": ("Error", KeyError),
         "TableExistsError": ("Error",),
@@ -145,7 +144,7 @@ def test_the_error_tree_is_as_documented() -> None:
 
 
 def test_the_example_of_the_package_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first thing that `help(nyala)` shows works as it stands."""
+    """The example in the docstring of `nyala` runs unchanged."""
     text = nyala.__doc__ or ""
     code = "\n".join(text.split("\n")[2:])
     ast.parse(code)
@@ -158,11 +157,11 @@ def test_the_example_of_the_package_runs(tmp_path: Path, monkeypatch: pytest.Mon
     namespace["db"].close()  # type: ignore[attr-defined]
 
 
-# --- a light import -------------------------------------------------------------------------------------
+# --- the import -------------------------------------------------------------------------------------
 
 
-def test_import_nyala_is_light() -> None:
-    """The first use of `nyala` costs what pyarrow and NumPy cost, counted in modules: seconds depend on the machine."""
+def test_import_nyala_imports_few_modules() -> None:
+    """Beside pyarrow and NumPy, the core of `nyala` imports few modules."""
     code = (
         "import json, sys, numpy, pyarrow, pyarrow.compute, pyarrow.ipc; before = set(sys.modules); import nyala;"
         "nyala.connect, nyala.Scan, nyala.col;"
@@ -173,12 +172,14 @@ def test_import_nyala_is_light() -> None:
     )
     added, all_ = json.loads(found.stdout)
     packages = {name.partition(".")[0] for name in added} - set(sys.stdlib_module_names)
-    # What Cython's modules of one version share has a name of its own, and no file.
+    # Modules that all Cython modules of one version share. They have no file.
     packages = {name for name in packages if not name.startswith(("_sysconfigdata", "_cython_"))}
     assert packages <= {"nyala", "google_crc32c", "numpy", "pyarrow"}
     own = [name for name in added if name.startswith("nyala")]
     parts = {name.split(".")[1] for name in own if "." in name}
-    assert not parts & {"cli", "spark", "testing", "engines"}, "what only some users need is loaded when used"
+    assert not parts & {"cli", "spark", "testing", "engines"}, (
+        "code that only some users need is imported at its first use"
+    )
     assert len(own) <= 240 and len(added) <= len(own) + 110
     heavy = {"asyncio", "multiprocessing", "unittest", "http", "email", "xml", "pyarrow.parquet", "pyarrow.dataset",
              "pyarrow.flight", "pyarrow.pandas_compat"}  # fmt: skip
@@ -201,7 +202,7 @@ DAY = 24 * 3600 * 10**6
     ids=repr,
 )  # fmt: skip
 def test_parse_history(history: dt.timedelta | str | float | None, microseconds: int | None) -> None:
-    """How long the past is kept; a misread unit would drop it a day too early."""
+    """The argument `history` is a text with a unit, a number of seconds or a timedelta."""
     assert parse_history(history) == microseconds
 
 
@@ -211,8 +212,8 @@ def test_parse_history(history: dt.timedelta | str | float | None, microseconds:
      dt.timedelta(days=-1), b"7d"],
     ids=repr,
 )  # fmt: skip
-def test_what_is_no_history_is_refused(history: object) -> None:
-    """It must not become some other length in silence."""
+def test_an_invalid_history_is_refused(history: object) -> None:
+    """An invalid `history` raises an error, and no other length is used."""
     with pytest.raises(InvalidArgumentError, match="history"):
         parse_history(history)  # type: ignore[arg-type]
 
@@ -228,7 +229,7 @@ def test_what_is_no_history_is_refused(history: object) -> None:
     ids=repr,
 )  # fmt: skip
 def test_parse_size(size: int | str, size_bytes: int) -> None:
-    """A memory limit as people write it, down to the least that the message names."""
+    """A size is a number of bytes, or a text with a decimal or binary unit."""
     assert parse_size("memory_limit", size, 16_000_000) == size_bytes
 
 
@@ -238,8 +239,8 @@ def test_parse_size(size: int | str, size_bytes: int) -> None:
      1e6, None, "1I", "9" * 20, 1 << 63],
     ids=repr,
 )  # fmt: skip
-def test_what_is_no_size_is_refused(size: object) -> None:
-    """A typing error must not become a limit of a few bytes, under which every write waits."""
+def test_an_invalid_size_is_refused(size: object) -> None:
+    """An invalid size, or one below the minimum, raises an error."""
     with pytest.raises(InvalidArgumentError, match="memory_limit"):
         parse_size("memory_limit", size, 16_000_000)  # type: ignore[arg-type]
 
@@ -249,17 +250,15 @@ def test_a_size_may_be_written_with_an_exponent() -> None:
 
 
 @pytest.mark.parametrize("not_before", ["yesterday", -1, 2**63])
-def test_a_bad_not_before_leaves_the_store_free(tmp_path: Path, not_before: object) -> None:
-    """Else the lock would be held, by a Database that nobody has, until the process ends."""
+def test_an_invalid_not_before_releases_the_lock(tmp_path: Path, not_before: object) -> None:
+    """If `not_before` is invalid, `connect` raises and releases the lock."""
     with pytest.raises(InvalidArgumentError):
         nyala.connect(tmp_path / "s", not_before=not_before)  # type: ignore[arg-type]
     nyala.connect(tmp_path / "s").close()
 
 
-def test_a_moment_that_does_not_come_leaves_the_store_free(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """After its ten seconds `connect` fails and holds nothing: neither lock nor lease nor thread."""
+def test_a_timeout_of_not_before_releases_everything(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After ten seconds `connect` raises, and keeps neither lock nor lease nor thread."""
     nyala.connect(tmp_path / "s").close()
     seconds = iter(range(0, 100_000, 6))
     monkeypatch.setattr("nyala.env.clock.SystemClock.monotonic_s", lambda self: float(next(seconds)))
@@ -273,8 +272,8 @@ def test_a_moment_that_does_not_come_leaves_the_store_free(
         assert db.list_tables() == []
 
 
-def test_not_before_waits_for_what_another_process_was_told(tmp_path: Path) -> None:
-    """A reader that was handed a token never answers from before it."""
+def test_not_before_waits_until_the_timestamp_is_visible(tmp_path: Path) -> None:
+    """With `not_before=timestamp`, a reader process sees all batches up to this timestamp."""
     with open_database(tmp_path / "s") as db:
         stamp = key_value_table(db).insert({"k": [1], "v": [1]}).timestamp
         with nyala.connect(tmp_path / "s", read_only=True, not_before=stamp) as reader:
@@ -284,8 +283,8 @@ def test_not_before_waits_for_what_another_process_was_told(tmp_path: Path) -> N
 # --- closed ---------------------------------------------------------------------------------------------
 
 
-def test_after_close_everything_says_so(tmp_path: Path) -> None:
-    """Also a scan, a view and a snapshot taken before: their files may go as soon as another writer opens."""
+def test_after_close_every_call_raises(tmp_path: Path) -> None:
+    """After `close`, every call raises an error. This includes scans, views and snapshots of before."""
     db = open_database(tmp_path / "s")
     table = key_value_table(db)
     table.insert({"k": [1], "v": [1]})

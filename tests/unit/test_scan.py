@@ -1,4 +1,4 @@
-"""What a scan shows of itself: a few rows, as a person reads them."""
+"""How scans and tables are displayed: previews of rows, `head`, and messages for objects that cannot be shown."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ import nyala
 from nyala.presentation.previews import preview
 
 
-def test_a_preview_shows_times_whole(tmp_path: Path) -> None:
-    """Cut at the width of a cell they would lose fraction and zone, and look like other times."""
+def test_a_preview_shows_complete_times(tmp_path: Path) -> None:
+    """Times are not cut to the width of a cell, so fraction and zone are shown."""
     with open_database(tmp_path / "s") as db:
         table = db.create_table("t", {"time": "timestamp", "k": "int64", "other": "timestamp"}, ["time", "k"])
         noon = dt.datetime(2026, 11, 20, 12, tzinfo=dt.UTC)
@@ -31,8 +31,8 @@ def test_a_preview_shows_times_whole(tmp_path: Path) -> None:
         assert "<td>2026-11-20T12:00:00.000050Z</td><td>2</td><td>NULL</td>" in table._repr_html_()
 
 
-def test_a_preview_of_years_that_python_has_no_dates_for() -> None:
-    """A row that can be stored can be looked at: such a time is its number of microseconds."""
+def test_a_preview_of_times_that_no_datetime_holds() -> None:
+    """A time outside the years 1 to 9999 is shown as its number of microseconds."""
     times = pa.array([2**62, -(2**62), 0], pa.timestamp("us", "UTC"))
     assert preview(pa.table({"t": times})).splitlines() == [
         "t",
@@ -42,14 +42,14 @@ def test_a_preview_of_years_that_python_has_no_dates_for() -> None:
     ]
 
 
-def test_a_preview_cuts_what_is_long() -> None:
-    """One long text must not push the other columns out of sight."""
+def test_a_preview_cuts_long_texts() -> None:
+    """Long names and texts are cut to 24 characters, so the other columns stay visible."""
     text = preview(pa.table({"n" * 30: ["x" * 100, None], "k": [1, 2]}))
     assert text.splitlines() == ["n" * 23 + "…  k", "x" * 23 + "…  1", "NULL" + " " * 22 + "2"]
 
 
-def test_a_comparison_with_null_is_told_where_nothing_is_found(tmp_path: Path) -> None:
-    """In SQL it holds for no row, which looks like a table without such rows."""
+def test_a_comparison_with_null_is_noted_in_an_empty_preview(tmp_path: Path) -> None:
+    """If a comparison with NULL makes a scan empty, the preview says that nothing equals NULL."""
     with open_database(tmp_path / "s") as db:
         table = key_value_table(db)
         table.insert({"k": [1, 2], "v": [1, None]})
@@ -62,7 +62,7 @@ def test_a_comparison_with_null_is_told_where_nothing_is_found(tmp_path: Path) -
 
 
 def test_head(tmp_path: Path) -> None:
-    """The first rows of a scan, in its order, whatever it has for a limit; and no more is read than that."""
+    """`head(n)` returns the first rows within the limit of the scan, and reads only what it needs."""
     with open_database(tmp_path / "s") as db:
         table = key_value_table(db)
         table.insert({"k": list(range(300_000)), "v": [0] * 300_000})
@@ -89,8 +89,8 @@ def test_head(tmp_path: Path) -> None:
                 scan.head(n)  # type: ignore[arg-type]
 
 
-def test_what_is_not_looped_over_says_what_is(tmp_path: Path) -> None:
-    """`for row in scan` is what comes to mind first, and "not iterable" is where it ended."""
+def test_the_error_of_a_loop_over_a_scan_names_the_methods_to_use(tmp_path: Path) -> None:
+    """`for row in scan` raises a TypeError that names `to_reader` and `to_arrow`."""
     with open_database(tmp_path / "s") as db:
         table = key_value_table(db)
         before = db.now()
@@ -108,8 +108,8 @@ def test_what_is_not_looped_over_says_what_is(tmp_path: Path) -> None:
             assert pa.table(rows).num_rows == 2
 
 
-def test_what_can_not_be_shown_says_why(tmp_path: Path) -> None:
-    """A notebook or a debugger that shows an object of a closed store shows a sentence, not a traceback."""
+def test_objects_of_a_closed_store_can_be_displayed(tmp_path: Path) -> None:
+    """`repr` of an object of a closed store, or of a dropped table, gives a sentence and no error."""
     with open_database(tmp_path / "s") as db:
         table = key_value_table(db)
         before = db.now()

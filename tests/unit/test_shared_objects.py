@@ -1,7 +1,7 @@
-"""Objects that threads share get all their attributes in their constructor, and nothing makes their `__dict__`.
+"""Objects get all attributes in their constructor, and no code creates their `__dict__`.
 
-Why: see `nyala.lazy_values`. An instance has room for 30 attributes; with one more CPython 3.11 makes its `__dict__`.
-In the constructor that is safe, because no other thread knows the object yet.
+`nyala.lazy_values` explains the reason. An instance has room for 30 attributes. With more, CPython 3.11
+creates its `__dict__`. This is safe in the constructor, because no other thread has the object yet.
 """
 
 from __future__ import annotations
@@ -21,13 +21,18 @@ PACKAGES: Final = (Path(nyala.__file__).parent, Path(pyspark_nyala.__file__).par
 CONSTRUCTORS: Final = ("__init__", "__new__", "__post_init__", "__setstate__")
 SETTERS: Final = ("object.__setattr__", "setattr", "delattr")
 COPIES: Final = ("vars", "copy.copy", "copy.deepcopy", "copy.replace")
-SUSPECTS: Final = ("cached_property", "__dict__", "vars", "copy")  # a module without these words makes none
+SUSPECTS: Final = (
+    "cached_property",
+    "__dict__",
+    "vars",
+    "copy",
+)  # only modules with these words are searched
 
 Method = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 def dotted(node: ast.expr) -> str:
-    """Return the names of `a.b.c` as text, and "" for any other expression: much quicker than `ast.unparse`."""
+    """Return an expression of names such as `a.b.c` as text, or "". Faster than `ast.unparse`."""
     if isinstance(node, ast.Name):
         return node.id
     if isinstance(node, ast.Attribute):
@@ -45,14 +50,14 @@ def is_dataclass(cls: ast.ClassDef) -> bool:
 
 
 def own_names(method: Method) -> set[str]:
-    """What the method calls its object."""
+    """Return the names that the method uses for its object: the first argument, or what `__new__` returns."""
     if method.name == "__new__":
         return {dotted(n.value) for n in ast.walk(method) if isinstance(n, ast.Return) and n.value} - {""}
     return {argument.arg for argument in (method.args.posonlyargs + method.args.args)[:1]}
 
 
-def written(method: Method) -> Iterator[tuple[str, int]]:
-    """(attribute, line) of what a method writes to its object."""
+def attributes_set(method: Method) -> Iterator[tuple[str, int]]:
+    """Yield (attribute, line) for each attribute of its object that the method sets or deletes."""
     own = own_names(method)
     for node in ast.walk(method):
         if isinstance(node, ast.Attribute) and not isinstance(node.ctx, ast.Load):
@@ -64,8 +69,8 @@ def written(method: Method) -> Iterator[tuple[str, int]]:
                 yield str(name.value) if isinstance(name, ast.Constant) else ast.unparse(name), node.lineno
 
 
-def called(method: Method) -> Iterator[str]:
-    """The methods of its object that a method calls."""
+def methods_called(method: Method) -> Iterator[str]:
+    """Yield the names of the methods of its own object that the method calls."""
     own = own_names(method)
     for node in ast.walk(method):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
@@ -73,8 +78,8 @@ def called(method: Method) -> Iterator[str]:
                 yield node.func.attr
 
 
-def makes_dictionaries(module: ast.Module) -> Iterator[tuple[int, str]]:
-    """What makes the `__dict__` of an instance, or may."""
+def creations_of_dict(module: ast.Module) -> Iterator[tuple[int, str]]:
+    """Yield (line, name) of code that creates, or may create, the `__dict__` of an instance."""
     imports = (node for node in ast.walk(module) if isinstance(node, ast.Import))
     modules = {(name.asname or name.name).partition(".")[0] for node in imports for name in node.names}
     for node in ast.walk(module):
@@ -88,7 +93,7 @@ def makes_dictionaries(module: ast.Module) -> Iterator[tuple[int, str]]:
 
 
 class Sources:
-    """Python modules by their paths."""
+    """The parsed modules and classes of Python sources, which are given by path."""
 
     def __init__(self, sources: dict[str, str]) -> None:
         self.sources = sources
@@ -101,13 +106,13 @@ class Sources:
         for cls in itertools.chain(*self.classes_of.values()):
             self.classes.setdefault(cls.name, []).append(cls)
 
-    def made(self, cls: ast.ClassDef) -> set[str]:
-        """The attributes of an instance that its constructor makes, those of its base classes too."""
+    def constructed(self, cls: ast.ClassDef) -> set[str]:
+        """Return the attributes that the constructor of the class and those of its base classes set."""
         found: set[str] = set()
         for base in cls.bases:
             name = ast.unparse(base).partition("[")[0].rpartition(".")[2]
             for parent in self.classes.get(name, []) if name != cls.name else ():
-                found |= self.made(parent)
+                found |= self.constructed(parent)
         for node in cls.body:
             if isinstance(node, ast.AnnAssign) and is_dataclass(cls):
                 found.add(ast.unparse(node.target))
@@ -115,22 +120,24 @@ class Sources:
                 found |= set(ast.literal_eval(node.value))
         of = methods(cls)
         todo = [name for name in CONSTRUCTORS if name in of]
-        for name in todo:  # with what they call
-            found |= {attribute for attribute, _ in written(of[name])}
-            todo += {call for call in called(of[name]) if call in of and call not in todo}
+        for name in todo:  # includes the methods that they call
+            found |= {attribute for attribute, _ in attributes_set(of[name])}
+            todo += {call for call in methods_called(of[name]) if call in of and call not in todo}
         return found
 
     def faults(self) -> list[str]:
         found = []
         for path, module in self.modules.items():
             suspected = any(word in self.sources[path] for word in SUSPECTS)
-            for line, what in makes_dictionaries(module) if suspected else ():
-                found.append(f"{path}:{line}: {what} makes the __dict__ of an instance")
+            for line, what in creations_of_dict(module) if suspected else ():
+                found.append(f"{path}:{line}: {what} creates the __dict__ of an instance")
             for cls in self.classes_of[path]:
-                made = self.made(cls)
-                for name, line in (write for method in methods(cls).values() for write in written(method)):
-                    if name not in made:
-                        found.append(f"{path}:{line}: {cls.name}.{name} is not made in the constructor")
+                constructed = self.constructed(cls)
+                for name, line in (
+                    write for method in methods(cls).values() for write in attributes_set(method)
+                ):
+                    if name not in constructed:
+                        found.append(f"{path}:{line}: {cls.name}.{name} is not set in the constructor")
         return sorted(found)
 
 
@@ -139,7 +146,7 @@ def test_objects_get_their_attributes_in_their_constructor() -> None:
         str(path): path.read_text()
         for folder in PACKAGES
         for path in folder.rglob("*.py")
-        # SQLAlchemy compiles in the constructor of the compiler, by the methods of this subclass.
+        # The constructor of SQLAlchemy's compiler calls the methods of this subclass.
         if path.parts[-2:] != ("sqlalchemy", "compiler.py")
     }
     assert len(sources) > 250
@@ -164,7 +171,7 @@ def test_objects_get_their_attributes_in_their_constructor() -> None:
         ("class A:\n    def late(self): setattr(self, 'x', 1)", "A.x"),
     ],
 )
-def test_an_attribute_that_is_made_later_is_found(source: str, fault: str) -> None:
+def test_an_attribute_that_is_set_later_is_reported(source: str, fault: str) -> None:
     (found,) = Sources({"module": source}).faults()
     assert fault in found
 
@@ -179,5 +186,5 @@ def test_an_attribute_that_is_made_later_is_found(source: str, fault: str) -> No
         "import errors\nnames = list(vars(errors))",
     ],
 )
-def test_an_attribute_that_the_constructor_makes_may_change(source: str) -> None:
+def test_an_attribute_that_the_constructor_sets_may_change(source: str) -> None:
     assert Sources({"module": source}).faults() == []
