@@ -30,7 +30,7 @@ _Value = TypeVar("_Value")
 
 
 class LazyValues:
-    """Base of classes with lazy values, including frozen dataclasses."""
+    """Base of classes, also frozen dataclasses, with attributes that are computed at their first read."""
 
     __slots__ = ("_lazy_values",)
     _lazy_values: dict[str, Any]

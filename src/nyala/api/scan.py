@@ -368,8 +368,8 @@ class Scan(PinnedRows):
         """Return one scan token per tablet, for `read_token` in any process that sees the files.
 
         A token includes the tablet's rows that are in no file yet. The files of a token stay on disk
-        as long as the caller keeps this scan or holds a lease on them. The scan's limit applies to
-        each token, and key order holds within a token.
+        as long as the caller keeps this scan. The scan's limit applies to each token, and key order
+        holds within a token.
 
         Raises
         ------

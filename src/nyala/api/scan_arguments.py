@@ -106,7 +106,7 @@ def make_spec(
 
 
 def row_limit(argument: str, given: object) -> int:
-    """Return a number of rows. Raises: InvalidArgumentError for anything but a whole number, 0 or more."""
+    """Return an argument that must be a number of rows. Raises: InvalidArgumentError for another value."""
     count = whole_number(given)
     if count is None or count < 0:
         raise InvalidArgumentError(f"{argument} takes a number of rows, 0 or more, not {given!r}")

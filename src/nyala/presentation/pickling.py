@@ -6,9 +6,10 @@ __all__ = ["pickle_error"]
 
 
 def pickle_error(given: object) -> TypeError:
-    """Return the error that `__reduce__` raises.
+    """Return the error for pickling an object that belongs to an open store.
 
-    Without it, the message of pickle would name an inner object that users do not know.
+    `__reduce__` of such objects raises it. The message of pickle would name an inner object that users
+    do not know.
     """
     return TypeError(
         f"a {type(given).__name__} belongs to the store that this process has open and cannot be pickled: open the "

@@ -316,7 +316,7 @@ class OpenStore:
         self._block.what = what
 
     def leave_block(self) -> None:
-        """Record that this thread has left its block."""
+        """Record that this thread has left its batch or transaction."""
         self._block.what = None
 
     def refuse_in_block(self, call: str, instead: str) -> None:

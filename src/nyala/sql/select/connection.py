@@ -88,7 +88,7 @@ class Connection:
     """One DuckDB instance, opened at its first use, and the unused sessions on it. Thread-safe."""
 
     def __init__(self, memory_limit_bytes: int, *, files: bool = False) -> None:
-        """files: statements can read and write files."""
+        """files: whether statements can read and write files."""
         self._files = files
         self._memory_bytes = max(memory_limit_bytes, MEMORY_BYTES_MIN)
         self._lock = threading.Lock()

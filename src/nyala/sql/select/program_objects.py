@@ -66,7 +66,7 @@ def find_object(
 
 
 def data_named(source: Snapshot | Transaction, rights: Rights, name: str) -> Any:
-    """Return the program's data with this name, as `find_object` does; None if no variable has this name."""
+    """Return a variable of the program as data that DuckDB can read; None if no variable has this name."""
     value = rights.variable(name)
     return None if value is None else _table_of(name, value, source)
 

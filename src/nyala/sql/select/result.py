@@ -334,7 +334,7 @@ class _Run:
         return [scan.explanation_of_last_run() for source in self.sources for scan in source.runs]
 
     def reader(self, before: str = "", after: str = "") -> pa.RecordBatchReader:
-        """Return the rows as a stream that raises Nyala's errors."""
+        """Return the rows as a stream that raises Nyala's errors in place of DuckDB's."""
         statement = self._begin(before, after)
         made: pa.RecordBatchReader = self._do(lambda: self._open_reader(statement))
         self.session.made.append(made)
