@@ -678,7 +678,7 @@ class Cursor:
     def fetchall(self) -> list[tuple[Any, ...]]:
         """Return the remaining rows."""
         if self._rows is None:
-            return self._whole("fetchall", Result.fetchall)
+            return self._all_rows("fetchall", Result.fetchall)
         with _mapped():
             return list(self._rows)
 
@@ -693,15 +693,15 @@ class Cursor:
 
     def fetch_arrow_table(self) -> pa.Table:
         """Return all rows as an Arrow table. Call it before any other fetch method."""
-        return self._whole("fetch_arrow_table", Result.to_arrow)
+        return self._all_rows("fetch_arrow_table", Result.to_arrow)
 
     def fetch_arrow_reader(self) -> pa.RecordBatchReader:
         """Return the rows as a stream of record batches. Call it before any other fetch method."""
-        return self._whole("fetch_arrow_reader", Result.to_reader)
+        return self._all_rows("fetch_arrow_reader", Result.to_reader)
 
     def fetchdf(self) -> Any:
         """Return all rows as a pandas DataFrame. Call it before any other fetch method."""
-        return self._whole("fetchdf", Result.to_pandas)
+        return self._all_rows("fetchdf", Result.to_pandas)
 
     def close(self) -> None:
         """Close the cursor; may be called twice. `rowcount` stays."""
@@ -741,7 +741,7 @@ class Cursor:
             self._rows = iter(result)
         return self._rows
 
-    def _whole(self, method: str, read: Callable[[Result], _Made]) -> _Made:
+    def _all_rows(self, method: str, read: Callable[[Result], _Made]) -> _Made:
         """Return all rows, in the form that `read` returns. method: the name of the caller, for an error."""
         result = self._with_rows()
         if self._rows is not None:

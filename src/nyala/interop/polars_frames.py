@@ -433,7 +433,7 @@ def _translate_comparison(column: Any, op: str | None, literal: Any, schema: pa.
     name = _name(column, schema)
     kind = schema.field(name).type
     if form.startswith(("Int", "UInt")):
-        value = _whole(value)
+        value = _int_of(value)
         exact = pa.types.is_integer(kind) or (pa.types.is_floating(kind) and abs(value) <= _EXACT_IN_DOUBLE)
         if pa.types.is_float32(kind):
             exact = exact and int(np.float32(value)) == value
@@ -449,9 +449,9 @@ def _translate_comparison(column: Any, op: str | None, literal: Any, schema: pa.
         exact = (
             pa.types.is_decimal(kind)
             and kind.precision - kind.scale + max(scale, kind.scale) <= _DECIMAL_DIGITS
-            and len(str(abs(_whole(unscaled)))) - scale + max(scale, kind.scale) <= _DECIMAL_DIGITS
+            and len(str(abs(_int_of(unscaled)))) - scale + max(scale, kind.scale) <= _DECIMAL_DIGITS
         )
-        value = decimal.Decimal(_whole(unscaled)).scaleb(-scale, decimal.Context(prec=_DECIMAL_DIGITS + 1))
+        value = decimal.Decimal(_int_of(unscaled)).scaleb(-scale, decimal.Context(prec=_DECIMAL_DIGITS + 1))
     elif form in ("String", "StringOwned"):
         exact = pa.types.is_string(kind)
     elif form == "Boolean":
@@ -481,6 +481,6 @@ def _translate_double_comparison(name: str, op: str, value: float) -> _Translati
     return _Translation(nodes.all_of(bounds))
 
 
-def _whole(number: int | bytes) -> int:
+def _int_of(number: int | bytes) -> int:
     """Return an integer of polars' tree as an int. Integers of 128 bits are 16 bytes there."""
     return int.from_bytes(number, "big", signed=True) if isinstance(number, bytes) else number

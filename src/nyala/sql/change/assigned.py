@@ -28,12 +28,12 @@ class Assigned:
     """The assignments of SET on one table.
 
     sets: expressions by column.
-    whole: also compute the columns that do not change, for RETURNING.
+    all_columns: also compute the columns that do not change, for RETURNING.
     """
 
     target: Target
     sets: Mapping[str, str]
-    whole: bool
+    all_columns: bool
 
     @property
     def moves(self) -> bool:
@@ -43,7 +43,7 @@ class Assigned:
     @property
     def names(self) -> list[str]:
         """The columns that the SELECT computes."""
-        return self.target.columns if self.moves or self.whole else [*self.target.keys, *self.sets]
+        return self.target.columns if self.moves or self.all_columns else [*self.target.keys, *self.sets]
 
     @property
     def listed(self) -> str:

@@ -78,7 +78,7 @@ class _Merge(LazyValues):
     rows: pa.Table  # of the source
     on: str
     clauses: Sequence[_When]
-    whole: bool  # also compute the columns that do not change, for RETURNING
+    all_columns: bool  # also compute the columns that do not change, for RETURNING
     requests: list[Request] = field(default_factory=list)
     count: int = 0  # of changed rows
     changed_keys: list[pa.Table] = field(default_factory=list)
@@ -297,7 +297,7 @@ def _refuse(clause: _When, action: str) -> None:
 def _delete(merge: _Merge, clause: _When) -> None:
     _refuse(clause, "DELETE")
     target = merge.target
-    rows = merge.select(target.aliases_of(target.columns if merge.whole else target.keys), clause)
+    rows = merge.select(target.aliases_of(target.columns if merge.all_columns else target.keys), clause)
     old = rows.select(target.keys)
     _add(merge, "DELETE", [Request(target.table, "delete", old)], old, rows)
 
@@ -309,7 +309,7 @@ def _update(reader: TokenReader, merge: _Merge, clause: _When) -> None:
         same = _keys_of_condition(merge)
         sets = {
             name: _of_source(merge, name, given)
-            for name, given in _whole_source(reader, merge, "UPDATE")
+            for name, given in _source_columns(reader, merge, "UPDATE")
             if same.get(name) != given.lower()
         }
     else:
@@ -317,7 +317,7 @@ def _update(reader: TokenReader, merge: _Merge, clause: _When) -> None:
         sets = assignments(reader, target)
         for name, expression in sets.items():
             check_no_window(expression, f"MERGE: SET {name}")
-    assigned = Assigned(target, sets, merge.whole)
+    assigned = Assigned(target, sets, merge.all_columns)
     rows = merge.select(assigned.listed, clause)
     _add(
         merge,
@@ -340,7 +340,7 @@ def _keys_of_condition(merge: _Merge) -> dict[str, str]:
     return {name: side[2] for name, side in found.items() if side[:2] == [merge.alias.lower(), "."]}
 
 
-def _whole_source(reader: TokenReader, merge: _Merge, action: str) -> list[tuple[str, str]]:
+def _source_columns(reader: TokenReader, merge: _Merge, action: str) -> list[tuple[str, str]]:
     """Read `[BY NAME | BY POSITION] [*]`, which means that all columns of the source are written.
 
     Returns pairs (column of the table, column of the source).
@@ -379,7 +379,7 @@ def _insert(reader: TokenReader, merge: _Merge, clause: _When) -> None:
     _refuse(clause, "INSERT")
     target = merge.target
     if reader.ended or reader.at_any(("*",), ("BY",)):
-        pairs = _whole_source(reader, merge, "INSERT")
+        pairs = _source_columns(reader, merge, "INSERT")
         names = [name for name, _ in pairs]
         values = [_of_source(merge, name, given) for name, given in pairs]
     elif reader.take("DEFAULT", "VALUES"):
@@ -395,14 +395,14 @@ def _insert(reader: TokenReader, merge: _Merge, clause: _When) -> None:
             _check_expression(value, "INSERT")
         values = [value_of(value, target.column(name)) for name, value in zip(names, given, strict=True)]
     listed = [f"{value} AS {quoted(name)}" for name, value in zip(names, values, strict=True)]
-    left_out = [name for name in target.insert_columns if name not in names] if merge.whole else []
+    left_out = [name for name in target.insert_columns if name not in names] if merge.all_columns else []
     listed += [f"{default_of(target.column(name))} AS {quoted(name)}" for name in left_out]
     # A plain column in the list makes DuckDB refuse aggregate functions.
     first = quoted(merge.rows.column_names[0])
     listed.append(f"{quoted(merge.alias)}.{first} AS {quoted(target.unused('first'))}")
     rows = merge.select(", ".join(listed), clause).select([*names, *left_out])
     request = Request(target.table, "insert", rows.select(names))
-    if merge.whole:
+    if merge.all_columns:
         request, rows = with_new_keys(merge.statement, target, request, rows)
         _note(merge, "INSERT", rows)
     merge.requests.append(request)
@@ -418,7 +418,7 @@ def _add(merge: _Merge, action: str, requests: list[Request], old_keys: pa.Table
     merge.requests += requests
     merge.changed_keys.append(old_keys)
     merge.count += rows.num_rows
-    if merge.whole:
+    if merge.all_columns:
         _note(merge, action, rows)
 
 

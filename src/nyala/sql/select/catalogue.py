@@ -84,9 +84,9 @@ def answer(source: Source, text: str, parameters: Mapping[str, Any]) -> pa.Table
     Raises: InvalidArgumentError for a statement that also reads rows of tables (C3); as
     `Database.sql`.
     """
-    statement, glance, _ = check_statement(text)
+    statement, shortened, _ = check_statement(text)
     states = states_of(source)
-    chosen = {name: states[name] for name in tables_named("SHOW " + glance, states)}
+    chosen = {name: states[name] for name in tables_named("SHOW " + shortened, states)}
     with _catalogue(_definitions(chosen)).cursor() as cursor:
         _check_no_rows(cursor, statement, states)
         return _rows(cursor, statement, parameters, states)

@@ -77,13 +77,13 @@ class Partner(NamedTuple):
 class _Column:
     """The column of a table from which an expression of the statement takes its values.
 
-    whole: the expression keeps its values if other rows of the table are left out. False for a
+    keeps_values: the expression keeps its values if other rows of the table are left out. False for a
         maximum, for example, which depends on all rows.
     """
 
     table: str
     name: str
-    whole: bool
+    keeps_values: bool
 
 
 # The tables of a FROM by name: their columns by lower-case name (None: not known), or None if the columns are unknown.
@@ -216,7 +216,7 @@ class _Reader:
             return None
         scope = self._scope(select.get("from_table"), [])
         items = select["select_list"]
-        whole = set(select) <= _PLAIN_SELECT and all(item["type"] in _PLAIN_ITEMS for item in items)
+        keeps_values = set(select) <= _PLAIN_SELECT and all(item["type"] in _PLAIN_ITEMS for item in items)
         columns: dict[str, _Column | None] = {}
         for item in items:
             found = _resolved(item, scope)
@@ -228,7 +228,9 @@ class _Reader:
             if item["type"] == "STAR" or name.lower() in columns:
                 return None
             columns[name.lower()] = (
-                None if found is None else _Column(found.table, found.name, whole and found.whole)
+                None
+                if found is None
+                else _Column(found.table, found.name, keeps_values and found.keeps_values)
             )
         return columns
 
@@ -287,9 +289,9 @@ class _Reader:
         b_needs: the same with a and b exchanged.
         """
         if a is not None and b is not None:
-            if a_needs and a.whole:
+            if a_needs and a.keeps_values:
                 yield Partner(a.table, a.name, b.table, b.name)
-            if b_needs and b.whole:
+            if b_needs and b.keeps_values:
                 yield Partner(b.table, b.name, a.table, a.name)
 
 

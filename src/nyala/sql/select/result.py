@@ -66,17 +66,17 @@ def run(
     running: receives the session of the statement, so that another thread can interrupt it.
     Raises: as `Database.sql`.
     """
-    statement, glance, parsed = check_statement(text)
+    statement, shortened, parsed = check_statement(text)
     # Also tables that were created after the moment, because the error for them says so.
     names = sorted({*source._pinned().by_name, *source.list_tables()} - objects.keys())
-    scans = {name: source[name].scan()._engine() for name in tables_named(glance, names)}
+    scans = {name: source[name].scan()._engine() for name in tables_named(shortened, names)}
     scans |= moments
     check_open = source._database._handle.check_open
     bound = _Statement(
         connection,
         check_open,
         statement,
-        glance,
+        shortened,
         parsed,
         parameters,
         scans,
@@ -99,7 +99,7 @@ class _Statement:
         connection: Connection,
         check_open: Callable[[], None],
         statement: str,
-        glance: str,
+        shortened: str,
         parsed: Any,
         parameters: Any,
         scans: dict[str, EngineScan],
@@ -110,8 +110,8 @@ class _Statement:
         self.connection = connection
         self.check_open = check_open
         self.statement = statement
-        self.glance = glance  # the statement with one value of each long IN list
-        self.parsed = parsed  # `glance` as DuckDB parsed it
+        self.shortened = shortened  # the statement with one value of each long IN list
+        self.parsed = parsed  # `shortened` as DuckDB parsed it
         self.parameters = parameters
         self.scans = scans
         self.tables = tables
@@ -127,7 +127,7 @@ class _Statement:
         With parameters, DuckDB would have to guess their types. With long lists, planning costs as
         much as running.
         """
-        return self.glance is self.statement and not self.parsed.named_parameters
+        return self.shortened is self.statement and not self.parsed.named_parameters
 
     def refuse(self, error: Any, sources: Sequence[ScanSource], lines_above: int) -> NoReturn:
         """Raise Nyala's error for an error of DuckDB."""
@@ -220,7 +220,7 @@ class _Run:
                 scan,
                 keep_runs=True,
                 planning=bound.planning[name],
-                columns=columns_named(bound.glance, scan.schema.names),
+                columns=columns_named(bound.shortened, scan.schema.names),
             )
             for name, scan in bound.scans.items()
         ]
@@ -246,7 +246,7 @@ class _Run:
         for name, given in bound.objects.items():
             self._do(partial(session.cursor.register, name, given))
         schemas = {name: scan.schema for name, scan in bound.scans.items()}
-        session.partners = partners_of(session.cursor, bound.glance, schemas)
+        session.partners = partners_of(session.cursor, bound.shortened, schemas)
         return session
 
     def plan(self) -> None:
@@ -258,11 +258,11 @@ class _Run:
         bound = self._statement
         if self.session.plan is not None:
             return
-        if bound.glance is not bound.statement:
+        if bound.shortened is not bound.statement:
             with contextlib.suppress(Error):  # without its long list, for example a PIVOT may be wrong
                 self._do(
                     lambda: self.session.cursor.execute(
-                        _DESCRIBE + bound.glance, *self._parameters
+                        _DESCRIBE + bound.shortened, *self._parameters
                     ).fetchall()
                 )
                 return
@@ -346,7 +346,7 @@ class _Run:
             source.begin()
         self._lines_above = before.count("\n")
         bound = self._statement
-        is_whole = bound.glance is bound.statement
+        is_whole = bound.shortened is bound.statement
         return before + bound.statement + after if before or after or not is_whole else bound.parsed
 
     def _open_reader(self, statement: Any) -> Any:

@@ -80,7 +80,7 @@ class Planning:
         self.together = False  # all of these predicates are accepted, because few rows match all of them
         self.taken: list[float] = []  # the matching shares of the accepted predicates
         self.applied: list[Node] = []  # the accepted predicates
-        self.bound = 0  # how often the statement names the table
+        self.mentions = 0  # how often the statement names the table
         self.matching = 1.0  # the share of the rows that is reported to DuckDB as the row count
 
     @contextlib.contextmanager
@@ -90,14 +90,14 @@ class Planning:
         Outside, each request is counted as one use of the table in the statement. Registering a
         table also causes a request.
         """
-        bound = self.bound
+        mentions = self.mentions
         yield
-        self.bound = bound
+        self.mentions = mentions
 
     def begin(self) -> None:
         """Begin a planning: apply what the last planning showed, and reset the counts."""
         self.together, self.matching = self._for_next_planning()
-        self.taken, self.applied, self.offered, self.bound = [], [], [], 0
+        self.taken, self.applied, self.offered, self.mentions = [], [], [], 0
 
     @property
     def would_change(self) -> bool:
@@ -106,9 +106,9 @@ class Planning:
 
     def _for_next_planning(self) -> tuple[bool, float]:
         """Return the new values of the fields `together` and `matching`, from what the last planning showed."""
-        if not self.bound:
+        if not self.mentions:
             return self.together, self.matching
-        if self.bound > 1:  # it is not known to which mention of the table a predicate belongs
+        if self.mentions > 1:  # it is not known to which mention of the table a predicate belongs
             return False, 1.0
         together = self.largest and math.prod(self.offered) <= _TOGETHER_MAX
         return together, math.prod(self.offered if together else self.taken)
@@ -184,7 +184,7 @@ class ScanSource:
 
     def rows(self) -> int:
         """Return the estimated number of rows for DuckDB's planner."""
-        self.planning.bound += 1
+        self.planning.mentions += 1
         return max(1, int(self.scan.rows_held() * self.planning.matching))
 
     def offered(self, predicate: Node) -> bool:

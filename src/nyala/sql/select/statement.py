@@ -35,10 +35,10 @@ def _parsed(text: str) -> tuple[str, str, Any]:
     import duckdb
 
     text = text.strip().rstrip(";").rstrip()
-    glance = with_short_lists(text)
+    shortened = with_short_lists(text)
     # Only errors of the parser are possible here.
     try:
-        statements = duckdb.extract_statements(glance)
+        statements = duckdb.extract_statements(shortened)
     except duckdb.Error as error:
         raise InvalidArgumentError(f"the statement does not parse: {error}") from error
     kinds = [statement.type.name for statement in statements]
@@ -57,7 +57,7 @@ def _parsed(text: str) -> tuple[str, str, Any]:
             f"one SELECT is needed here, and the text has {len(kinds)} statements: call sql() once for each, on one "
             "db.snapshot() if they are to see one moment"
         )
-    return text, glance, statements[0]
+    return text, shortened, statements[0]
 
 
 _CATALOGUE: Final = re.compile(
