@@ -23,7 +23,7 @@ import nyala
 from nyala.cfile.format import HEAD
 from nyala.sql.select import result as result_module
 from nyala.sql.select import source as source_module
-from nyala.sql.select.closing import LeftCursors
+from nyala.sql.select.closing import UnusedCursors
 from nyala.tablet.scan import read_path
 from tests.support import open_database
 
@@ -408,7 +408,7 @@ def test_a_stream_collected_inside_its_own_statement_is_closed_later(
         gc.collect()
     assert len(left) == 1
     assert db.sql("SELECT count(*) FROM t").fetchall() == [(ROWS,)]
-    assert len(left) == 0
+    assert len(unused) == 0
 
 
 def test_cursors_are_not_closed_while_the_garbage_collector_runs() -> None:
@@ -425,23 +425,23 @@ def test_cursors_are_not_closed_while_the_garbage_collector_runs() -> None:
     class User:
         """An object that has a cursor."""
 
-    left, cursors = LeftCursors(), [Cursor(), Cursor(), Cursor()]
+    unused, cursors = UnusedCursors(), [Cursor(), Cursor(), Cursor()]
     users = [User() for _ in cursors]
     for user, cursor in zip(users, cursors, strict=True):
-        left.close_with(user, cursor)
+        unused.close_with(user, cursor)
     cursors[2].refuses = True
     ring: list[Any] = [users.pop(0)]
     ring.append(ring)
     del ring, user
     users.clear()
-    assert [cursor.closed for cursor in cursors] == [0, 1, 0] and len(left) == 1
+    assert [cursor.closed for cursor in cursors] == [0, 1, 0] and len(unused) == 1
     gc.collect()
-    assert [cursor.closed for cursor in cursors] == [0, 1, 0] and len(left) == 2
-    left.close()
-    assert [cursor.closed for cursor in cursors] == [1, 1, 0] and len(left) == 1
+    assert [cursor.closed for cursor in cursors] == [0, 1, 0] and len(unused) == 2
+    unused.close()
+    assert [cursor.closed for cursor in cursors] == [1, 1, 0] and len(unused) == 1
     cursors[2].refuses = False
-    left.close()
-    assert [cursor.closed for cursor in cursors] == [1, 1, 1] and len(left) == 0
+    unused.close()
+    assert [cursor.closed for cursor in cursors] == [1, 1, 1] and len(unused) == 0
 
 
 def test_a_scan_as_a_relation_of_the_users_connection(db: Any) -> None:

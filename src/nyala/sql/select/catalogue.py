@@ -28,7 +28,7 @@ import pyarrow as pa
 
 from nyala.errors import InvalidArgumentError
 from nyala.schema.schema import NO_DEFAULT, ColumnSchema
-from nyala.sql.select.closing import LeftCursors, close_all
+from nyala.sql.select.closing import UnusedCursors, close_all
 from nyala.sql.select.connection import SMALL
 from nyala.sql.select.errors import our_error
 from nyala.sql.select.statement import check_statement, tables_named
@@ -49,7 +49,7 @@ class _Catalogue:
         import duckdb
 
         opened = duckdb.connect(":memory:", config=SMALL)
-        weakref.finalize(self, close_all, [opened], LeftCursors())
+        weakref.finalize(self, close_all, [opened], UnusedCursors())
         self._opened = opened
         opened.execute("ATTACH ':memory:' AS nyala")
         opened.execute("USE nyala")

@@ -34,7 +34,7 @@ def _note(phase: str, info: dict[str, int]) -> None:
 gc.callbacks.append(_note)
 
 
-class LeftCursors:
+class UnusedCursors:
     """The cursors of one connection that are no longer used but not closed yet, with their streams."""
 
     def __init__(self) -> None:
@@ -65,13 +65,13 @@ class LeftCursors:
             made.clear()
 
 
-def close_all(opened: list[Any], left: LeftCursors) -> None:
-    """Close the cursors of `left`, then the connections in `opened`, and empty this list.
+def close_all(opened: list[Any], unused: UnusedCursors) -> None:
+    """Close the cursors of `unused`, then the connections in `opened`, and empty this list.
 
     A statement that still runs in another thread finishes, or fails because its scan finds the
     store closed. DuckDB keeps the connection until the last cursor is closed.
     """
-    left.close()
+    unused.close()
     while opened:
         _closes(opened.pop())
 

@@ -41,7 +41,7 @@ import weakref
 from collections.abc import Hashable, Sequence
 from typing import Any, Final
 
-from nyala.sql.select.closing import LeftCursors, close_all
+from nyala.sql.select.closing import UnusedCursors, close_all
 from nyala.sql.select.partners import Partner
 
 SETTINGS: Final[dict[str, Any]] = {
@@ -76,7 +76,7 @@ class Session:
     def __init__(self, connection: Connection) -> None:
         self.cursor = connection.cursor()
         # The streams that the cursor made.
-        self.made = connection.left.close_with(self, self.cursor)
+        self.made = connection.unused.close_with(self, self.cursor)
         self.tables: Sequence[Any] = ()
         """The registered tables, in the order of the statement's scans. During a run each has a `source` (P1)."""
         self.partners: Sequence[Partner] = ()
@@ -94,16 +94,16 @@ class Connection:
         self._lock = threading.Lock()
         self._sessions: list[tuple[Hashable, Session]] = []  # the most recently used session is the last
         self._opened: list[Any] = []  # DuckDB's connection after the first use
-        self.left = LeftCursors()
+        self.unused = UnusedCursors()
         # DuckDB warns about connections that are open when the interpreter exits.
-        weakref.finalize(self, close_all, self._opened, self.left)
+        weakref.finalize(self, close_all, self._opened, self.unused)
 
     def cursor(self) -> Any:
         """Return a new DuckDB cursor. Other cursors do not see the tables that are registered on it."""
         import duckdb
 
         with self._lock:
-            self.left.close()
+            self.unused.close()
             if not self._opened:
                 spill = os.path.join(tempfile.gettempdir(), f"nyala-sql-{os.getpid()}-{id(self):x}")
                 settings: Any = {
@@ -122,7 +122,7 @@ class Connection:
     def take(self, key: Hashable) -> Session | None:
         """Return an unused session that `give_back` kept under an equal key, or None."""
         with self._lock:
-            self.left.close()
+            self.unused.close()
             for place in reversed(range(len(self._sessions))):
                 if self._sessions[place][0] == key:
                     return self._sessions.pop(place)[1]
@@ -143,7 +143,7 @@ class Connection:
         """Close the DuckDB instance. DuckDB keeps it in memory until no result uses it."""
         with self._lock:
             self._sessions.clear()
-            close_all(self._opened, self.left)
+            close_all(self._opened, self.unused)
 
 
 def without_lost_filters(con: Any) -> None:
