@@ -369,14 +369,14 @@ def test_a_cursor_found_by_the_garbage_collector_is_closed_by_the_next_statement
     assert db.sql("SELECT 1").fetchall() == [(1,)]
     result = db.sql("SELECT k FROM t")
     assert result.fetchone() == (0,)
-    cursor, left = result._rows.session.cursor, result._statement.connection.left
+    cursor, unused = result._rows.session.cursor, result._statement.connection.unused
     ring = [result]
     ring.append(ring)  # type: ignore[arg-type]
     del result, ring
     gc.collect()
-    assert len(left) == 1
+    assert len(unused) == 1
     assert db.sql("SELECT 1").fetchall() == [(1,)]
-    assert len(left) == 0
+    assert len(unused) == 0
     with pytest.raises(duckdb.ConnectionException):
         cursor.execute("SELECT 1")
 
@@ -389,7 +389,7 @@ def test_a_stream_collected_inside_its_own_statement_is_closed_later(
     assert db.sql("SELECT 1").fetchall() == [(1,)]
     result = db.sql("SELECT k, v FROM t")
     reader = result.to_reader()
-    left, real = result._statement.connection.left, read_path.read_split
+    unused, real = result._statement.connection.unused, read_path.read_split
     dropped, collected = threading.Event(), threading.Event()
 
     def read(*arguments: Any) -> Any:
@@ -406,7 +406,7 @@ def test_a_stream_collected_inside_its_own_statement_is_closed_later(
     dropped.set()
     if not collected.wait(2):  # DuckDB had read everything before
         gc.collect()
-    assert len(left) == 1
+    assert len(unused) == 1
     assert db.sql("SELECT count(*) FROM t").fetchall() == [(ROWS,)]
     assert len(unused) == 0
 

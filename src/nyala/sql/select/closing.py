@@ -38,10 +38,10 @@ class UnusedCursors:
     """The cursors of one connection that are no longer used but not closed yet, with their streams."""
 
     def __init__(self) -> None:
-        self._left: list[tuple[Any, list[Any]]] = []
+        self._unused: list[tuple[Any, list[Any]]] = []
 
     def __len__(self) -> int:
-        return len(self._left)
+        return len(self._unused)
 
     def close_with(self, user: object, cursor: Any) -> list[Any]:
         """Close the cursor when `user` no longer exists, or soon after.
@@ -55,12 +55,12 @@ class UnusedCursors:
 
     def close(self) -> None:
         """Close these cursors. Those that DuckDB refuses to close stay for the next call."""
-        for _ in range(len(self._left)):
-            self._close_or_leave(*self._left.pop(0))
+        for _ in range(len(self._unused)):
+            self._close_or_leave(*self._unused.pop(0))
 
     def _close_or_leave(self, cursor: Any, made: list[Any]) -> None:
         if threading.get_ident() in _collecting or not _closes(cursor):
-            self._left.append((cursor, made))
+            self._unused.append((cursor, made))
         else:
             made.clear()
 
