@@ -182,7 +182,7 @@ def build_partitions(
             "put the columns into one level, or hash each in one level only"
         )
     if len(range_specs) > 1:
-        raise InvalidArgumentError("at most one range level: give its columns to one nyala.range_partition")
+        raise InvalidArgumentError("at most one range level: pass all columns to one nyala.range_partition")
     combinations = math.prod(level.buckets for level in hash_levels)
     if combinations > MAX_TABLETS:
         raise InvalidArgumentError(_too_many(combinations))
@@ -216,7 +216,7 @@ def _key_columns(names: Sequence[str], schema: Schema, kind: str) -> tuple[Colum
         if name == AUTO_INCREMENT:
             raise InvalidArgumentError(
                 f"{kind}_partition cannot specify {name!r}, which the store fills with numbers: partition by "
-                "the table's other key columns, which you pass as primary_key with unique=False"
+                "columns that you pass as primary_key (with unique=False)"
             )
         if names.count(name) > 1:
             raise InvalidArgumentError(f"duplicate column {name!r} in {kind}_partition")

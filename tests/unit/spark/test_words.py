@@ -55,7 +55,7 @@ def store(tmp_path: Path) -> str:
         ({"where": "x = 1"}, "option where: no column 'x'"),
         ({"where": "k = 1", "columns": "x"}, "option columns: no column 'x'"),
         ({"where": "k = 1 OR " * 200_000}, "join with a DataFrame of the values"),
-        ({"changes": "true"}, "pass .option('columns', …) without the table's column"),
+        ({"changes": "true"}, "pass .option('columns', …) without this column"),
         (
             {"changes": "true", "columns": "k", "startingTimestamp": "x"},
             "option startingTimestamp='x' is neither",

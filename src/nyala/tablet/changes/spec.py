@@ -100,7 +100,7 @@ def make_change_spec(
     if reserved is not None:
         raise InvalidArgumentError(
             f"table {table.name!r} has a column {reserved!r}, a name that change feeds use themselves: "
-            "pass columns=[…] without the table's column"
+            "pass columns=[…] without this column"
         )
     kind: Versions = "net" if versions == "net" else "all"
     return ChangeSpec(shown, schema.key_count, since, until, kind, values_at)

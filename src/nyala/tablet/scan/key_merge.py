@@ -20,8 +20,8 @@ KeyedRows: TypeAlias = tuple[EncodedKeys, pa.RecordBatch]
 """Keys in ascending order, and the rows that belong to them."""
 
 
-class _Run:
-    """The rows of one rowset in key order, read batch by batch."""
+class _Reader:
+    """Reads the rows of one rowset in key order, batch by batch."""
 
     def __init__(self, batches: Iterator[KeyedRows]) -> None:
         self._batches = batches
@@ -68,23 +68,23 @@ def aligned_heads(
     """
     waiting = [(key_min, index, begin) for index, (key_min, begin) in enumerate(sources)]
     heapq.heapify(waiting)
-    open_runs: list[_Run] = []
-    while waiting or open_runs:
-        open_runs = [run for run in open_runs if run.fill()]
-        if not open_runs:
+    readers: list[_Reader] = []
+    while waiting or readers:
+        readers = [reader for reader in readers if reader.fill()]
+        if not readers:
             if not waiting:
                 return
-            open_runs.append(_Run(heapq.heappop(waiting)[2]()))
+            readers.append(_Reader(heapq.heappop(waiting)[2]()))
             continue
-        bound = min(run.keys.at(len(run.keys) - 1) for run in open_runs if run.keys is not None)
+        bound = min(reader.keys.at(len(reader.keys) - 1) for reader in readers if reader.keys is not None)
         if waiting and waiting[0][0] <= bound:
-            open_runs.append(_Run(heapq.heappop(waiting)[2]()))
+            readers.append(_Reader(heapq.heappop(waiting)[2]()))
             continue
-        heads = [head for run in open_runs if len((head := run.take(bound))[0])]
-        if not heads:  # `bound` is the last key of a run, but searching the run finds no key up to it
+        heads = [head for reader in readers if len((head := reader.take(bound))[0])]
+        if not heads:  # `bound` is the last key of a batch, but searching the batch finds no key up to it
             raise CorruptionError(
                 f"the rows of a rowset are not in key order: key {bound.hex()} comes after greater keys. "
-                "Run `nyala check` to find the file"
+                "Run `nyala fs check` to find the file"
             )
         yield heads
 

@@ -42,7 +42,7 @@ ROWSETS_MAX: Final = 256
 
 
 @dataclass(frozen=True)
-class _Open:
+class _OpenRowSet:
     """An open rowset, with the identities of its files before the open, and its last use."""
 
     rowset: DiskRowSet
@@ -57,7 +57,7 @@ class OpenRowSets:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._cache = BlockCache(CACHE_BYTES)
-        self._open: OrderedDict[Key, _Open] = OrderedDict()  # least recently used first
+        self._open: OrderedDict[Key, _OpenRowSet] = OrderedDict()  # least recently used first
         self._schemas: OrderedDict[str, Schema] = OrderedDict()
 
     def schema(self, fields: Mapping[str, Any]) -> tuple[str, Schema]:
@@ -96,9 +96,9 @@ class OpenRowSets:
             paths = tuple(os.path.join(root_path, path) for path in entries)
             # Before the files are opened: if one is replaced in between, the next token detects it.
             were = _identities(env, paths)
-            found = _Open(files.open(env, root_path, self._cache, schema), paths, were, now_s)
+            found = _OpenRowSet(files.open(env, root_path, self._cache, schema), paths, were, now_s)
         with self._lock:
-            self._open[key] = _Open(found.rowset, found.paths, found.identities, now_s)
+            self._open[key] = _OpenRowSet(found.rowset, found.paths, found.identities, now_s)
             self._open.move_to_end(key)
             while len(self._open) > ROWSETS_MAX:
                 self._open.popitem(last=False)

@@ -84,7 +84,7 @@ def check_clock(now_us: int, timestamp: int) -> None:
     if behind_us > CLOCK_BEHIND_MAX_US:
         raise StorageError(
             f"this machine's clock is {behind_us / 60e6:.0f} minutes behind the last write of the store, so new "
-            "writes would get times ahead of it: correct the clock of this machine (for example with NTP), or, if "
+            "writes would get times in its future: correct the clock of this machine (for example with NTP), or, if "
             "the former writer's clock was wrong, wait that long"
         )
 
