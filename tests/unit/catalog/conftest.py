@@ -1,4 +1,4 @@
-"""Entries of the catalogue of every kind, and a clock that a test moves."""
+"""Catalogue entries of each kind, and a clock that a test advances."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def part(id: int = 3, rowset_id: int = 1) -> PartEntry:
 
 @pytest.fixture
 def full_change() -> CatalogChange:
-    """One of everything, for an empty catalogue."""
+    """Return a change that adds an entry of each kind to an empty catalogue."""
     return CatalogChange(
         timestamp=60,
         put_tables=[table()],

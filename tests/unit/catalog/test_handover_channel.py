@@ -57,7 +57,7 @@ def serve(tmp_path: Path) -> Iterator[Serve]:
         server.stop()
 
 
-def ask(folder: Path, request: dict[str, Any], *attachments: bytes) -> tuple[dict[str, Any], list[bytes]]:
+def call(folder: Path, request: dict[str, Any], *attachments: bytes) -> tuple[dict[str, Any], list[bytes]]:
     return send(SYSTEM, str(folder), request, attachments, 20)
 
 
@@ -65,10 +65,10 @@ def test_request_and_answer_with_attachments(serve: Serve, tmp_path: Path) -> No
     """A request and its answer arrive unchanged."""
     serve(echo)
     big = bytes(range(256)) * 20_000
-    answer, attachments = ask(tmp_path, {"do": "commit", "ü": [1, None, 2.5]}, b"", big, b"\0x")
+    answer, attachments = call(tmp_path, {"do": "commit", "ü": [1, None, 2.5]}, b"", big, b"\0x")
     assert answer == {"request": {"do": "commit", "ü": [1, None, 2.5]}, "count": 3}
     assert attachments == [b"", big, b"\0x"]
-    assert ask(tmp_path, {}) == ({"request": {}, "count": 0}, [])
+    assert call(tmp_path, {}) == ({"request": {}, "count": 0}, [])
 
 
 def test_a_thread_that_cannot_be_started_costs_one_request(
@@ -86,8 +86,8 @@ def test_a_thread_that_cannot_be_started_costs_one_request(
     monkeypatch.setattr(threading.Thread, "start", starting)
     server = serve(echo)
     with pytest.raises(NoWriter):
-        ask(tmp_path, {})
-    assert ask(tmp_path, {"again": 1})[0]["request"] == {"again": 1}
+        call(tmp_path, {})
+    assert call(tmp_path, {"again": 1})[0]["request"] == {"again": 1}
     server.stop()
     assert not server._workers and not server._reading
 
@@ -138,7 +138,7 @@ def test_S2_errors_arrive_with_class_and_rows(serve: Serve, tmp_path: Path, erro
 
     serve(fail)
     with pytest.raises(type(error)) as caught:
-        ask(tmp_path, {})
+        call(tmp_path, {})
     assert type(caught.value) is type(error) and str(caught.value) == str(error)
     for name in ("applied", "path", "offset", "errno", "outcome"):
         assert getattr(caught.value, name, None) == getattr(error, name, None), name
@@ -157,7 +157,7 @@ def test_S2_every_error_class_arrives(serve: Serve, tmp_path: Path, name: str) -
 
     serve(fail)
     with pytest.raises(errors.Error) as caught:
-        ask(tmp_path, {})
+        call(tmp_path, {})
     assert type(caught.value) is type(error) and str(caught.value) == str(error)
 
 
@@ -173,10 +173,10 @@ def test_S2_an_internal_error_has_an_unknown_outcome(serve: Serve, tmp_path: Pat
 
     serve(fail)
     with pytest.raises(errors.StorageError, match="ZeroDivisionError: division by zero") as caught:
-        ask(tmp_path, {})
+        call(tmp_path, {})
     assert caught.value.outcome == "unknown"
     with pytest.raises(errors.StorageError, match="gone") as caught:
-        ask(tmp_path, {})
+        call(tmp_path, {})
     assert caught.value.outcome is None and caught.value.errno == 2
 
 
@@ -192,12 +192,12 @@ def test_S2_an_unknown_error_class_becomes_error() -> None:
 def test_a_folder_without_a_writer(tmp_path: Path) -> None:
     """A client learns at once that no process listens."""
     with pytest.raises(NoWriter):
-        ask(tmp_path, {})
+        call(tmp_path, {})
     with pytest.raises(NoWriter):
-        ask(tmp_path / "missing", {})
+        call(tmp_path / "missing", {})
     (tmp_path / "writer.sock").write_bytes(b"")
     with pytest.raises(NoWriter):
-        ask(tmp_path, {})
+        call(tmp_path, {})
 
 
 SERVER_THAT_DIES = """
@@ -241,14 +241,14 @@ def test_the_socket_of_a_killed_writer_is_stale(
     serve: Serve, tmp_path: Path, child: subprocess.Popen[bytes]
 ) -> None:
     """A killed writer leaves its socket file. Clients get NoWriter, and the next writer replaces it (S4)."""
-    assert ask(tmp_path, {})[0] == {"pid": child.pid}
+    assert call(tmp_path, {})[0] == {"pid": child.pid}
     child.kill()
     child.wait()
     assert stat.S_ISSOCK(os.stat(tmp_path / "writer.sock").st_mode)
     with pytest.raises(NoWriter):
-        ask(tmp_path, {})
+        call(tmp_path, {})
     serve(echo)
-    assert ask(tmp_path, {})[0]["count"] == 0
+    assert call(tmp_path, {})[0]["count"] == 0
 
 
 @pytest.mark.usefixtures("child")
@@ -257,7 +257,7 @@ def test_S1_a_writer_that_dies_during_a_request(tmp_path: Path) -> None:
     with pytest.raises(
         errors.StorageError, match="ended while it executed .*check that before you repeat it"
     ) as caught:
-        ask(tmp_path, {"die": True})
+        call(tmp_path, {"die": True})
     assert caught.value.outcome == "unknown"
 
 
@@ -298,7 +298,7 @@ def test_stop_waits_for_an_accepted_request(serve: Serve, tmp_path: Path) -> Non
 
     server = serve(slow)
     answers: list[Any] = []
-    client = threading.Thread(target=lambda: answers.append(ask(tmp_path, {})))
+    client = threading.Thread(target=lambda: answers.append(call(tmp_path, {})))
     client.start()
     begun.wait(20)
     threading.Timer(0.1, release.set).start()
@@ -308,7 +308,7 @@ def test_stop_waits_for_an_accepted_request(serve: Serve, tmp_path: Path) -> Non
     assert answers == [({"done": True}, [])]
     assert not (tmp_path / "writer.sock").exists()
     with pytest.raises(NoWriter):
-        ask(tmp_path, {})
+        call(tmp_path, {})
 
 
 def test_S1_stop_refuses_a_half_sent_request(serve: Serve, tmp_path: Path) -> None:
@@ -345,7 +345,7 @@ def test_S1_a_request_that_comes_as_the_server_stops(
 
     monkeypatch.setattr(handover_channel._Wire, "receive_frame", closing)
     with pytest.raises(NoWriter, match="closing"):
-        ask(tmp_path, {})
+        call(tmp_path, {})
 
 
 def test_many_clients_at_once(serve: Serve, tmp_path: Path) -> None:
@@ -356,7 +356,7 @@ def test_many_clients_at_once(serve: Serve, tmp_path: Path) -> None:
     answers: dict[int, Any] = {}
 
     def job(number: int) -> None:
-        answers[number] = ask(tmp_path, {"n": number}, b"x" * number * 1000)
+        answers[number] = call(tmp_path, {"n": number}, b"x" * number * 1000)
 
     jobs = [threading.Thread(target=job, args=(number,)) for number in range(30)]
     for thread in jobs:
@@ -420,7 +420,7 @@ def test_S3_damaged_requests_are_refused(serve: Serve, tmp_path: Path) -> None:
         [handover_channel.UNREADABLE]
     )
     assert len(handled) == 1
-    assert ask(tmp_path, {})[0] == {}
+    assert call(tmp_path, {})[0] == {}
 
 
 @pytest.mark.parametrize(
@@ -457,7 +457,7 @@ def test_S1_a_server_that_ends_at_any_point(
     server = threading.Thread(target=play)
     server.start()
     with pytest.raises(error) as caught:
-        ask(tmp_path, {"a": 1}, b"x" * 500_000)
+        call(tmp_path, {"a": 1}, b"x" * 500_000)
     assert getattr(caught.value, "outcome", None) == outcome
     server.join()
     listener.close()
@@ -467,7 +467,7 @@ def test_S1_a_server_that_ends_at_any_point(
 
 
 def connected(folder: Path) -> socket.socket:
-    """A client that is connected and has received HELLO."""
+    """Return a client that is connected and has received HELLO."""
     client = socket.socket(socket.AF_UNIX)
     client.settimeout(20)
     client.connect(str(folder / "writer.sock"))
@@ -507,7 +507,7 @@ def test_a_header_allocates_no_memory(serve: Serve, tmp_path: Path) -> None:
             assert refused.recv(1) == bytes([handover_channel.UNREADABLE])
         until(lambda: len(server._workers) == 30)
         assert resident_mb() - before < 60
-        assert ask(tmp_path, {"still": 1})[0]["request"] == {"still": 1}
+        assert call(tmp_path, {"still": 1})[0]["request"] == {"still": 1}
     until(lambda: not server._workers and not server._memory.taken_bytes)
 
 
@@ -545,11 +545,11 @@ def test_requests_of_all_clients_share_one_limit(serve: Serve, tmp_path: Path) -
     assert statuses.count(bytes([handover_channel.BUSY])) >= 4
     assert resident_mb() - before < 250
     with pytest.raises(NoWriter, match="requests of other processes"):
-        ask(tmp_path, {"a": "x" * (20 << 20)})
+        call(tmp_path, {"a": "x" * (20 << 20)})
     for client in clients:
         client.close()
     until(lambda: not server._memory.taken_bytes)
-    assert len(ask(tmp_path, {"a": "x" * (20 << 20)})[0]["request"]["a"]) == 20 << 20
+    assert len(call(tmp_path, {"a": "x" * (20 << 20)})[0]["request"]["a"]) == 20 << 20
 
 
 def test_connections_above_the_limit_wait(
@@ -560,7 +560,7 @@ def test_connections_above_the_limit_wait(
     server = serve(echo)
     silent = [connected(tmp_path) for _ in range(3)]
     answers = []
-    client = threading.Thread(target=lambda: answers.append(ask(tmp_path, {"a": 1})[0]))
+    client = threading.Thread(target=lambda: answers.append(call(tmp_path, {"a": 1})[0]))
     client.start()
     client.join(0.3)
     assert client.is_alive() and len(server._workers) == 3
@@ -608,10 +608,10 @@ def test_only_the_same_user_can_connect(tmp_path: Path, monkeypatch: pytest.Monk
     finally:
         os.umask(before)
     assert stat.S_IMODE(os.stat(tmp_path / "writer.sock").st_mode) == 0o600
-    assert ask(tmp_path, {"a": 1})[0]["count"] == 0
+    assert call(tmp_path, {"a": 1})[0]["count"] == 0
     monkeypatch.setattr(handover_channel, "_is_ours", lambda connection: False)
     with pytest.raises(NoWriter):
-        ask(tmp_path, {"a": 1})
+        call(tmp_path, {"a": 1})
     server.stop()
 
 
@@ -636,11 +636,11 @@ def test_a_folder_with_a_long_path(tmp_path: Path) -> None:
     server = ChannelServer(SYSTEM, str(folder), lambda: one_request(echo))
     server.start()
     assert stat.S_ISSOCK(os.stat(folder / "writer.sock").st_mode)
-    assert ask(folder, {"a": 1})[0]["request"] == {"a": 1}
+    assert call(folder, {"a": 1})[0]["request"] == {"a": 1}
     server.stop()
     assert os.listdir(folder) == []
     with pytest.raises(NoWriter):
-        ask(folder, {})
+        call(folder, {})
 
 
 def test_a_relative_path(serve: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -658,11 +658,11 @@ def test_a_forked_child_closes_the_socket(tmp_path: Path) -> None:
         assert parent.stdout is not None
         child = int(parent.stdout.readline())
         try:
-            assert ask(tmp_path, {})[0] == {"pid": parent.pid}
+            assert call(tmp_path, {})[0] == {"pid": parent.pid}
             parent.kill()
             parent.wait()
             with pytest.raises(NoWriter):
-                ask(tmp_path, {})
+                call(tmp_path, {})
         finally:
             os.kill(child, signal.SIGKILL)
 

@@ -1,4 +1,4 @@
-"""Leases of jobs, whose processes come and go, in a folder and in a bucket."""
+"""Leases of jobs, which several processes use one after another, in a folder and in a bucket."""
 
 from __future__ import annotations
 
@@ -22,22 +22,24 @@ from nyala.testing.clock import ManualClock
 
 
 @dataclass
-class Place:
+class LeaseFolder:
     env: Env
     path: str
     advance: Callable[[float], None]
     oldest: Callable[[], int | None]
-    """Returns the oldest version that leases need, as the writer sees them; None: no lease lives."""
+    """Returns the oldest catalogue version that a valid lease needs; None if there is no valid lease."""
 
 
 @pytest.fixture(params=["folder", "bucket"])
-def place(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
+def leases(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[LeaseFolder]:
     clock = ManualClock()
     if request.param == "folder":
         path = str(tmp_path / "store")
         nyala.connect(path).close()
         env = Env(system_files(), clock, SystemRandomness())
-        yield Place(env, path, clock.advance, lambda: oldest_needed(env, path, clock.now_us()))
+        yield LeaseFolder(env, path, clock.advance, lambda: oldest_needed(env, path, clock.now_us()))
         return
     monkeypatch.setattr(object_leases, "GRACE_S", 0.0)
     monkeypatch.setattr(object_leases, "_LISTED_S", 0.0)
@@ -53,56 +55,56 @@ def place(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
         found = writer.oldest_needed()
         return None if found == 1 << 30 else found
 
-    yield Place(env, bucket.url, advance, oldest)
+    yield LeaseFolder(env, bucket.url, advance, oldest)
     env.files.close()
 
 
-def test_a_lease_is_on_everything_until_it_announces(place: Place) -> None:
-    lease = create_job_lease(place.env, place.path, 100)
-    assert place.oldest() == 0
+def test_a_lease_protects_all_files_until_it_announces_a_version(leases: LeaseFolder) -> None:
+    lease = create_job_lease(leases.env, leases.path, 100)
+    assert leases.oldest() == 0
     lease.announce(7)
-    other = create_job_lease(place.env, place.path, 100)
+    other = create_job_lease(leases.env, leases.path, 100)
     other.announce(9)
-    assert place.oldest() == 7
+    assert leases.oldest() == 7
     lease.release()
-    assert place.oldest() == 9
+    assert leases.oldest() == 9
     other.release()
     lease.release()
-    assert place.oldest() is None
+    assert leases.oldest() is None
 
 
-def test_any_process_that_knows_the_name_renews_it(place: Place) -> None:
-    lease = create_job_lease(place.env, place.path, 100)
+def test_any_process_that_knows_its_name_can_renew_a_lease(leases: LeaseFolder) -> None:
+    lease = create_job_lease(leases.env, leases.path, 100)
     lease.announce(7)
     for _ in range(5):
-        place.advance(80)
-        keep_job_lease(place.env, place.path, lease.name, 100)
-        assert place.oldest() == 7 and is_living(place.env, place.path, lease.name)
+        leases.advance(80)
+        keep_job_lease(leases.env, leases.path, lease.name, 100)
+        assert leases.oldest() == 7 and is_living(leases.env, leases.path, lease.name)
     for ttl_s in (1000, 10):  # the shorter renewal changes nothing
-        open_job_lease(place.env, place.path, lease.name).renew_for(ttl_s)
-    place.advance(900)
-    assert is_living(place.env, place.path, lease.name)
+        open_job_lease(leases.env, leases.path, lease.name).renew_for(ttl_s)
+    leases.advance(900)
+    assert is_living(leases.env, leases.path, lease.name)
 
 
-def test_without_a_renewal_it_ends(place: Place) -> None:
-    lease = create_job_lease(place.env, place.path, 100)
+def test_a_lease_that_is_not_renewed_ends(leases: LeaseFolder) -> None:
+    lease = create_job_lease(leases.env, leases.path, 100)
     lease.announce(7)
-    place.advance(101)
-    assert place.oldest() is None and not is_living(place.env, place.path, lease.name)
+    leases.advance(101)
+    assert leases.oldest() is None and not is_living(leases.env, leases.path, lease.name)
     with pytest.raises(HistoryExpiredError, match="run the job again, or load again"):
-        keep_job_lease(place.env, place.path, lease.name, 100)
+        keep_job_lease(leases.env, leases.path, lease.name, 100)
     with pytest.raises(HistoryExpiredError):
-        open_job_lease(place.env, place.path, lease.name)
+        open_job_lease(leases.env, leases.path, lease.name)
     assert lease.left_s() <= 100
 
 
-def test_its_files_are_removed_with_it(place: Place) -> None:
-    lease = create_job_lease(place.env, place.path, 100)
+def test_the_files_of_a_lease_are_removed_with_it(leases: LeaseFolder) -> None:
+    lease = create_job_lease(leases.env, leases.path, 100)
     path = lease.keep_file("a.token", b"some", b"bytes")
-    assert place.env.files.read_all(path) == b"somebytes"
-    assert place.oldest() == 0, "the file counts as a lease"
+    assert leases.env.files.read_all(path) == b"somebytes"
+    assert leases.oldest() == 0, "before it announces a version, a lease needs all files"
     lease.release()
-    assert not place.env.files.exists(path)
+    assert not leases.env.files.exists(path)
 
 
 def test_a_lease_that_cannot_be_deleted_does_not_fail_its_job(tmp_path: Path) -> None:

@@ -33,8 +33,8 @@ def oldest(env: Env, folder: Path) -> int | None:
     return oldest_needed(env, str(folder), env.clock.now_us())
 
 
-def test_P1_a_lease_says_everything_until_it_announces(env: Env, tmp_path: Path) -> None:
-    """A new lease is on everything, so no file is removed before the reader has read the catalogue."""
+def test_P1_a_lease_protects_all_files_until_it_announces_a_version(env: Env, tmp_path: Path) -> None:
+    """No file is removed between the creation of a lease and the reader's choice of a version."""
     assert oldest(env, tmp_path) is None
     lease = create_lease(env, str(tmp_path))
     assert oldest(env, tmp_path) == EVERYTHING
@@ -96,8 +96,8 @@ def test_P2_the_lease_of_a_killed_reader_ends(env: Env, tmp_path: Path) -> None:
     assert os.listdir(tmp_path / "leases") == []
 
 
-def test_P1_an_unreadable_lease_counts_as_everything(env: Env, tmp_path: Path) -> None:
-    """A locked lease whose content is not complete yet belongs to a reader that has just begun."""
+def test_P1_an_unreadable_lease_protects_all_files(env: Env, tmp_path: Path) -> None:
+    """A locked lease with incomplete content protects all files: its reader has just begun."""
     lease = create_lease(env, str(tmp_path))
     lease.announce(17)
     whole = Path(lease.path).read_bytes()

@@ -70,7 +70,7 @@ def test_the_lock_of_a_killed_writer_is_taken_over(env: Env, tmp_path: Path) -> 
 
 
 def test_one_process_cannot_take_the_lock_twice(env: Env, tmp_path: Path) -> None:
-    """The error names this process and tells to close the store."""
+    """The error names this process and advises to close the store."""
     with StoreLock(env, str(tmp_path)):
         with pytest.raises(LockedError, match="by this process .*close\\(\\) it first"):
             StoreLock(env, str(tmp_path)).acquire()
@@ -153,13 +153,13 @@ def test_acquire_waits_for_is_taken_of_another_process(
     env: Env, clock: SteppedClock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """`is_taken` of a reader holds the lock for a moment, which must not fail a writer."""
-    asked = env.files.lock(str(tmp_path / "lock"))
-    assert asked is not None
+    other = env.files.lock(str(tmp_path / "lock"))
+    assert other is not None
     sleep_s = clock.sleep_s
 
     def answered(seconds: float) -> None:
         sleep_s(seconds)
-        asked.release()
+        other.release()
 
     monkeypatch.setattr(clock, "sleep_s", answered)
     with StoreLock(env, str(tmp_path)) as lock:
@@ -168,13 +168,13 @@ def test_acquire_waits_for_is_taken_of_another_process(
 
 def test_a_holder_without_a_name(env: Env, tmp_path: Path) -> None:
     """If the file names nobody yet, the error says "another process"."""
-    taken = env.files.lock(str(tmp_path / "lock"))
-    assert taken is not None
+    held = env.files.lock(str(tmp_path / "lock"))
+    assert held is not None
     for content in (b"", b"{", b'{"pid": "x"}', b"[1]", b"\xff"):
-        taken.write(content)
+        held.write(content)
         with pytest.raises(LockedError, match="by another process: open it with read_only=True"):
             StoreLock(env, str(tmp_path)).acquire()
-    taken.release()
+    held.release()
 
 
 def test_a_forked_child_does_not_end_its_parents_lock(env: Env, tmp_path: Path) -> None:

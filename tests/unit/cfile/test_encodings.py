@@ -39,11 +39,11 @@ def test_many_distinct_values_fall_back_to_plain() -> None:
     assert chosen("dictionary", "string", distinct.slice(0, 1000)) == "plain"
     large = pa.array([str(number) * 1000 for number in range(800)] * 3)
     assert chosen("dictionary", "string", large) == "plain", "the dictionary alone is above 2 MiB"
-    assert chosen("dictionary", "string", large.slice(0, 700)) == "plain", "of no word a second time"
+    assert chosen("dictionary", "string", large.slice(0, 700)) == "plain", "no text repeats"
     assert chosen("dictionary", "string", pa.concat_arrays([large.slice(0, 700)] * 3)) == "dictionary"
-    assert not _sample_repeats(distinct), "and this costs a look at a sample, not a dictionary of all values"
+    assert not _sample_repeats(distinct), "a sample shows this, without a dictionary of all values"
     repeated = pa.array([f"name {number // 10}" for number in range(200_000)])
-    assert chosen("dictionary", "string", repeated) == "dictionary", "repeated among neighbours only"
+    assert chosen("dictionary", "string", repeated) == "dictionary", "only neighbouring rows are equal"
     assert chosen("dictionary", "string", pa.array([""] * 1000)) == "dictionary"
     assert chosen("dictionary", "string", pa.array([], pa.string())) == "plain"
 

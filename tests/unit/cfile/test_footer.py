@@ -213,17 +213,19 @@ def test_check_compares_redundant_facts(files: MemoryFiles, monkeypatch: pytest.
     check()
     encode = ColumnFooter.encode
 
-    def lying(**changes: object) -> object:
-        def encode_lie(self: ColumnFooter, zones: list | None, file_id: str) -> bytes:  # type: ignore[type-arg]
+    def with_wrong_fields(**changes: object) -> object:
+        def encode_changed(self: ColumnFooter, zones: list | None, file_id: str) -> bytes:  # type: ignore[type-arg]
             applies = {name: value for name, value in changes.items() if getattr(self, name) is not None}
             return encode(dataclasses.replace(self, **applies), zones, file_id)
 
-        return encode_lie
+        return encode_changed
 
-    monkeypatch.setattr(ColumnFooter, "encode", lying(null_count=0))
+    monkeypatch.setattr(ColumnFooter, "encode", with_wrong_fields(null_count=0))
     with pytest.raises(CorruptionError, match="expected no NULLs, as the column's footer says, found 1"):
         check()
-    monkeypatch.setattr(ColumnFooter, "encode", lying(first_keys=pa.array([b"j"], pa.large_binary())))
+    monkeypatch.setattr(
+        ColumnFooter, "encode", with_wrong_fields(first_keys=pa.array([b"j"], pa.large_binary()))
+    )
     with pytest.raises(CorruptionError, match="first key"):
         check()
     monkeypatch.setattr(ColumnFooter, "encode", encode)

@@ -76,9 +76,9 @@ def tables(section: str) -> list[Table]:
 def test_byte_tables(section: str, layout: format.Layout) -> None:
     """The tables of bytes on the page are the structures of the code."""
     (table,) = (table for table in tables(section) if table[0] == ["offset", "size", "field", "rule"])
-    said = [(field, int(offset), int(size)) for offset, size, field, _ in table[1:]]
-    assert said == list(layout.fields)
-    assert sum(size for _, _, size in said) == layout.size
+    described = [(field, int(offset), int(size)) for offset, size, field, _ in table[1:]]
+    assert described == list(layout.fields)
+    assert sum(size for _, _, size in described) == layout.size
 
 
 def numbered(section: str, head: str) -> dict[int, str]:

@@ -65,7 +65,9 @@ def test_neighbouring_blocks_are_one_read(files: MemoryFiles, places: tuple[Colu
     assert stats.bytes_read == 16 * (32 + 16) + 16_000
     stats = ReadStats()
     column.gather(np.array([0, 130, 1999, 131, 0]), stats=stats)
-    assert (stats.reads, stats.blocks_read) == (2, 3), "the first two are neighbours, the last is not"
+    assert (stats.reads, stats.blocks_read) == (2, 3), (
+        "the first two blocks are adjacent, the last one is not"
+    )
 
 
 def test_reads_are_bounded(

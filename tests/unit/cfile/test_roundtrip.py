@@ -169,9 +169,9 @@ def test_plain_values_are_not_copied(files: MemoryFiles) -> None:
     pools = [pa.default_memory_pool(), pool()]
     before = [each.bytes_allocated() for each in pools]
     block = column.decode(column.rows_per_block, 2 * column.rows_per_block)
-    taken = sum(each.bytes_allocated() for each in pools) - sum(before)
+    allocated = sum(each.bytes_allocated() for each in pools) - sum(before)
     read = int(column.footer.block_lengths[1])
-    assert read <= taken < read + 64, "the memory that the block was read into, which Arrow rounds up"
+    assert read <= allocated < read + 64, "only the buffer of the read, which Arrow rounds up, was allocated"
     assert block.buffers()[1].address % 16 == 0
     offsets = column.footer.block_offsets
     assert not (offsets % 16).any()

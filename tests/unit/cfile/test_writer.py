@@ -101,7 +101,7 @@ def test_finish_syncs_once_or_not_at_all(files: MemoryFiles) -> None:
             writer.append_column(COLUMN, pa.array([1, 2]))
             written = writer.finish(sync)
         assert files.syncs == count
-        assert files.content[f"f-{sync}"], "leaving the block after finish() takes nothing away"
+        assert files.content[f"f-{sync}"], "leaving the `with` block after finish() keeps the file"
         assert written.size_bytes == files.size(f"f-{sync}")
 
 

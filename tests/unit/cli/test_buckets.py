@@ -184,7 +184,7 @@ def test_a_copy_between_two_services_has_options_for_each(
 
 
 def test_sql_creates_a_store(run: Run, server: S3Server) -> None:
-    """`nyala URL` and `sql --read-only` create none."""
+    """`nyala sql URL` creates a missing store. `nyala URL` and `sql --read-only` do not."""
     to = options(server)
     create = ["-c", "CREATE TABLE t (k int PRIMARY KEY)", *to]
     assert f" sql {URL}`" in run(URL, *create, code=1).stderr

@@ -122,13 +122,13 @@ def test_the_error_about_another_writer_names_its_process(run: Run, store: Path,
 def test_the_error_about_another_writer_names_no_python_argument(
     run: Run, store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def taken(*args: object, **options: object) -> None:
+    def refuse(*args: object, **options: object) -> None:
         raise nyala.LockedError(
             "the store s is already written by process 7 on h, open since noon: open it with read_only=True, "
             "wait for the writer to close it with lock_timeout=seconds, or end process 7"
         )
 
-    monkeypatch.setattr(maintenance, "writer", taken)
+    monkeypatch.setattr(maintenance, "writer", refuse)
     assert run("table", "compact", store, code=1).stderr == (
         "Error: the store s is already written by process 7 on h, open since noon: wait until it is closed, or end "
         "process 7; commands that only read work meanwhile. A writer does this work by itself, in the background\n"
@@ -143,7 +143,7 @@ def test_wrong_folders_and_tables(run: Run, store: Path, verb: str, tmp_path: Pa
     assert "demo" in run("table", verb, tmp_path / "other", code=1).stderr
     (tmp_path / "other" / "mine.txt").touch()
     refused = run("table", verb, tmp_path / "other", code=1).stderr
-    assert "it has other files (mine.txt)" in refused and "demo" not in refused, "which would refuse it, too"
+    assert "it has other files (mine.txt)" in refused and "demo" not in refused, "vacuum would refuse it too"
     assert "no table 'x' in this store" in run("table", verb, store, "x", code=1).stderr
     assert not (tmp_path / "no").exists()
     nyala.connect(tmp_path / "empty").close()

@@ -170,7 +170,7 @@ def test_scan_at(run: Run, example: Example) -> None:
     assert "neither a timestamp nor an ISO time" in run(*line, "--at", "yesterday", code=1).stderr
     output = run(*line, "--at", "2040-01-01", code=1).stderr
     assert "--at 2040-01-01T00:00:00Z is in the future: it is " in output
-    assert "no zone" not in output, "which zone it is in is not what is wrong"
+    assert "no zone" not in output, "a missing time zone is not the problem"
     assert "+00:00" not in output.partition(" now, ")[0]
 
 

@@ -204,19 +204,19 @@ def test_a_check_in_parts_finds_every_problem(window, tmp_path, monkeypatch):
         run = DeltaRun("redo", ints(*rowids), ints(*times), pa.array(values, pa.int32()))
         meta = write(tmp_path, {10: run}, name=f"{number}.redo")
         for changed in ({}, {"timestamp_min": 6}, {"timestamp_max": 11}):
-            said = []
+            outcomes = []
             for read in (DeltaFile.run, DeltaFile.check_run):
                 try:
                     entry = dataclasses.replace(meta, **changed)
-                    said.append(read(DeltaFile.open(FILES, str(tmp_path), entry), 10))
+                    outcomes.append(read(DeltaFile.open(FILES, str(tmp_path), entry), 10))
                 except CorruptionError as error:
-                    said.append(str(error))
-            if isinstance(said[0], DeltaRun):
+                    outcomes.append(str(error))
+            if isinstance(outcomes[0], DeltaRun):
                 assert records is good and not changed
-                assert said[1] == RunBounds(3, 5, 12)
+                assert outcomes[1] == RunBounds(3, 5, 12)
             else:
-                assert said[0] == said[1]
-                assert ("not in the order" in said[0]) == (records is not good)
+                assert outcomes[0] == outcomes[1]
+                assert ("not in the order" in outcomes[0]) == (records is not good)
 
 
 def test_a_flipped_byte_is_an_error_or_makes_no_difference(tmp_path):

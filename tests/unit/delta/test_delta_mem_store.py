@@ -145,7 +145,7 @@ def test_run_includes_every_append():
         store.append(np.array([5]), time, {10: pa.array([time])})
         run = store.run(10)
         assert run is not None and len(run) == 99 + time
-        assert store.run(10) is run, "and is kept while nothing comes"
+        assert store.run(10) is run, "the result is cached until the next append"
 
 
 def test_m3_readers_see_whole_appends_during_writes():

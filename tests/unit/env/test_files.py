@@ -215,7 +215,7 @@ def test_reads_stop_at_the_end_of_the_file(tmp_path: Path) -> None:
     for offset, found in ((3, b"3456"), (8, b"89.."), (10, b"...."), (20, b"....")):
         memory = bytearray(b"....")
         assert file.read_into(offset, memory) == len(found.rstrip(b"."))
-        assert memory == found, "and what was not read is left as it was"
+        assert memory == found, "bytes beyond the read are unchanged"
     file.close()
     file.close()
     with pytest.raises(StorageError, match="closed"):
@@ -235,16 +235,16 @@ def test_large_reads_and_writes_need_several_system_calls(
     memory = bytearray(50)
     assert file.read_into(10, memory) == 50 and memory == bytes(range(10, 60))
     plain = os.writev
-    asked = []
+    requested = []
 
     def writev(fd: int, parts: list[memoryview]) -> int:
-        asked.append(sum(part.nbytes for part in parts))
+        requested.append(sum(part.nbytes for part in parts))
         return plain(fd, parts)
 
     monkeypatch.setattr(os, "writev", writev)
     made = FILES.create(str(tmp_path / "g"))
     made.append(bytes(range(20)), bytes(range(20, 60)))
-    assert asked == [7] * 8 + [4]
+    assert requested == [7] * 8 + [4]
     assert FILES.read_all(made.path) == bytes(range(60))
 
 

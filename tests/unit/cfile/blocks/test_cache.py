@@ -63,7 +63,7 @@ def test_the_limit_holds_and_the_oldest_is_evicted(operations: list[tuple[int, i
             if name in dropped:
                 dropped.remove(name)
                 came_again += 1
-                if came_again % 8:  # the next to go
+                if came_again % 8:  # this entry will be evicted next
                     shrink(size)
                     order.insert(0, name)
                     sizes[name], costlies[name] = size, costly
@@ -77,10 +77,10 @@ def test_the_limit_holds_and_the_oldest_is_evicted(operations: list[tuple[int, i
 
 
 def test_a_cycle_larger_than_the_cache_still_hits() -> None:
-    """Repeated requests of a cycle of entries that do not all fit still hit most of the cache.
+    """If entries that do not all fit are requested in a cycle, most requests of cached entries are hits.
 
-    1,000 random keys read every block of a table in the order of its rowsets. When other blocks are
-    requested from then on, they replace the old ones.
+    Look-ups of many random keys read all blocks of a table in such a cycle. If other entries are
+    requested later, they replace the old ones.
     """
 
     def rounds(cache: BlockCache, names: range, count: int) -> int:
@@ -94,7 +94,7 @@ def test_a_cycle_larger_than_the_cache_still_hits() -> None:
     cache = BlockCache(100_000)
     assert rounds(cache, range(120), 5) >= 70
     assert rounds(cache, range(1000, 1090), 3) == 90
-    assert rounds(cache, range(120), 3) <= 70  # they come back by and by, as they did not go for long
+    assert rounds(cache, range(120), 3) <= 70  # the old entries are admitted again, slowly
     assert rounds(cache, range(80), 40) == 80
     cache.drop_owner(1)
     cache.check()
@@ -148,7 +148,7 @@ def test_cached_blocks_own_their_memory(files: MemoryFiles) -> None:
     for block in range(16):
         array = cache.get(reader._owner, (column.place.offset, block))
         (values,) = (buffer for buffer in array.array.buffers() if buffer)  # type: ignore
-        assert not data.address <= values.address < data.address + data.size, "cut out of one read"
+        assert not data.address <= values.address < data.address + data.size, "the block has its own memory"
     stats = ReadStats()
     assert column.decode(0, 1000, stats=stats).to_pylist() == list(range(1000))
     assert stats == ReadStats(cache_hits=16)
@@ -196,4 +196,6 @@ def test_names_requested_once_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> 
         assert memo.get("patch", state, lambda kept: (kept, 1), costly=False) is False
         assert len(memo._requested) <= 10
     assert memo.get("patch", 99, lambda kept: (kept, 1), costly=False) is True
-    assert memo.get("patch", 0, lambda kept: (kept, 1), costly=False) is False, "as if it was the first time"
+    assert memo.get("patch", 0, lambda kept: (kept, 1), costly=False) is False, (
+        "the cache has forgotten the first request"
+    )

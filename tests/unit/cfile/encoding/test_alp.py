@@ -1,4 +1,4 @@
-"""ALP: floats with few digits as integers, exceptions beside them, and plain if ALP is not smaller."""
+"""ALP stores floats with few digits as integers, and others as exceptions; plain, if ALP is not smaller."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ def doubles(values: Any) -> pa.Array:
     return pa.array(values, pa.float64())
 
 
-def said(data: pa.Buffer) -> tuple[str, int, int]:
+def header_of(data: pa.Buffer) -> tuple[str, int, int]:
     """Return (kind of the floats, exponent, number of exceptions)."""
     floats, exponent, _, exceptions = format.ALP_HEADER.unpack_from(data)
     return format.ALP_LAYOUTS[floats], exponent, exceptions
 
 
 def decimals(digits: int, spread: int = 5000) -> npt.NDArray[np.float64]:
-    """Return the double nearest to each decimal, as programs read them."""
+    """Return the doubles nearest to random decimals with this number of digits."""
     return np.array([float(f"{number}e-{digits}") for number in RANDOM.integers(-spread, spread, N)])
 
 
@@ -40,21 +40,21 @@ def decimals(digits: int, spread: int = 5000) -> npt.NDArray[np.float64]:
 def test_digits_take_the_bits_of_their_numbers(digits: int) -> None:
     """Values with three digits, such as 20.1, take the bits of three digits."""
     data = back("alp", "double", doubles(decimals(digits)))
-    assert said(data) == ("decimals", digits, 0)
+    assert header_of(data) == ("decimals", digits, 0)
     assert data.size == HEADER + format.FOR_HEADER.size + 14 * N // 8
 
 
 def test_floats_are_rounded_twice_as_when_they_were_read() -> None:
     """A float32 is rounded to float32 after the division, as when it was read."""
     data = back("alp", "float", pa.array((RANDOM.integers(0, 4000, N) / 100).astype(np.float32)))
-    assert said(data) == ("decimals", 2, 0) and data.size < N * 13 // 8
+    assert header_of(data) == ("decimals", 2, 0) and data.size < N * 13 // 8
 
 
 def test_sums_of_decimals_are_exceptions() -> None:
     """0.1 + 0.2 is an exception, because no decimal of one digit gives this double."""
     values = np.full(N, 0.3)
     values[5] = 0.1 + 0.2
-    assert said(back("alp", "double", doubles(values))) == ("decimals", 1, 1)
+    assert header_of(back("alp", "double", doubles(values))) == ("decimals", 1, 1)
 
 
 def test_values_that_are_no_decimals_are_exceptions() -> None:
@@ -64,7 +64,7 @@ def test_values_that_are_no_decimals_are_exceptions() -> None:
     odd = [math.nan, other_nan, math.inf, -math.inf, -0.0, 5e-324, 1.7976931348623157e308, float(1 << 53) * 4]
     values[100 : 100 + len(odd)] = odd
     values[[0, N - 1]] = -0.0
-    assert said(back("alp", "double", doubles(values))) == ("decimals", 1, len(odd) + 2)
+    assert header_of(back("alp", "double", doubles(values))) == ("decimals", 1, len(odd) + 2)
 
 
 @pytest.mark.parametrize(
@@ -77,23 +77,23 @@ def test_outliers_are_exceptions(odd: float, share: float) -> None:
     there[RANDOM.integers(0, N, 2)] = True
     values[there] = odd
     data = back("alp", "double", doubles(values))
-    assert said(data) == ("decimals", 1, int(there.sum()))
+    assert header_of(data) == ("decimals", 1, int(there.sum()))
     assert data.size < HEADER + format.FOR_HEADER.size + 14 * N // 8 + 12 * int(there.sum()) + 8
 
 
 def test_rising_values_have_no_outliers() -> None:
     """A counter that grows ever faster has no outliers, although its end is far from its start."""
     values = np.round(np.exp(np.linspace(0, 8, N)), 2)
-    assert said(back("alp", "double", doubles(values))) == ("decimals", 2, 0)
+    assert header_of(back("alp", "double", doubles(values))) == ("decimals", 2, 0)
 
 
 def test_nulls_are_no_exceptions() -> None:
     """NULLs do not become exceptions, so a column that is mostly NULL is small."""
     there = RANDOM.random(N) < 0.1
     array = pa.array(decimals(1), mask=~there)
-    assert said(back("alp", "double", array)) == ("decimals", 1, 0)
+    assert header_of(back("alp", "double", array)) == ("decimals", 1, 0)
     few = pa.array([None, math.nan, None, *decimals(2)[:500], None])
-    assert said(back("alp", "double", few)) == ("decimals", 2, 1)
+    assert header_of(back("alp", "double", few)) == ("decimals", 2, 1)
 
 
 @pytest.mark.parametrize("kind", ["random", "walk", "half"])
@@ -106,7 +106,7 @@ def test_a_block_that_would_not_be_smaller_is_plain(kind: str) -> None:
         "half": np.where(np.arange(N) % 8, full, np.round(full, 1)),
     }[kind]
     data = back("alp", "double", doubles(values))
-    assert said(data) == ("plain", 0, 0) and data.size == HEADER + 8 * N
+    assert header_of(data) == ("plain", 0, 0) and data.size == HEADER + 8 * N
 
 
 @pytest.mark.parametrize("period", [2, 4, 10, 16, 64, 100, 128, 1000])
@@ -114,22 +114,22 @@ def test_digits_that_the_probe_misses_are_handled(period: int) -> None:
     """The exponent fits or exceptions are few, although a probe may miss rows with other digits."""
     whole = np.arange(N, dtype=np.float64)
     values = np.where(np.arange(N) % period, whole, whole + 0.25)
-    _, exponent, exceptions = said(back("alp", "double", doubles(values)))
+    _, exponent, exceptions = header_of(back("alp", "double", doubles(values)))
     assert exponent == 2 or exceptions <= N // 64
     values = np.where(np.arange(N) % period, whole + 0.25, whole)
-    assert said(back("alp", "double", doubles(values))) == ("decimals", 2, 0)
+    assert header_of(back("alp", "double", doubles(values))) == ("decimals", 2, 0)
     later = np.concatenate((whole, np.round(RANDOM.random(N), 3)))  # the probe sees both
-    assert said(back("alp", "double", doubles(later))) == ("decimals", 3, 0)
+    assert header_of(back("alp", "double", doubles(later))) == ("decimals", 3, 0)
     few = whole.copy()
     few[65 : 65 + N // 20] += 0.125  # between two sampled runs
-    assert said(back("alp", "double", doubles(few)))[1] == 3
+    assert header_of(back("alp", "double", doubles(few)))[1] == 3
 
 
 def test_each_block_has_its_own_exponent() -> None:
     """A column whose second half has more digits has few exceptions in both halves."""
     array = doubles(np.concatenate((decimals(1), decimals(4))))
     parts = [encoded("alp", "double", part) for part in (array.slice(0, N), array.slice(N))]
-    assert [said(part)[1] for part in parts] == [1, 4]
+    assert [header_of(part)[1] for part in parts] == [1, 4]
 
 
 @given(
@@ -156,13 +156,13 @@ def test_any_decimals_come_back(
 
 def test_auto_uses_alp_only_for_floats_with_few_digits() -> None:
     """`auto` chooses ALP for floats with few digits, and another encoding for others."""
-    for array, taken in [
+    for array, expected in [
         (doubles(decimals(1)), "alp"),
         (doubles(np.where(RANDOM.random(N) < 0.02, math.nan, decimals(2))), "alp"),
         (doubles(RANDOM.random(N)), "plain"),
         (doubles(np.cumsum(RANDOM.random(N))), "bitshuffle"),
     ]:
-        assert chosen("auto", "double", array) == taken
+        assert chosen("auto", "double", array) == expected
 
 
 # -- bad input ---------------------------------------------------------------------------------------------

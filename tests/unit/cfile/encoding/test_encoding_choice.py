@@ -1,4 +1,4 @@
-"""The choice of `auto`: a table of columns and their encodings, and the rule by itself."""
+"""The encodings that `auto` chooses: examples of columns, and the rule that compares sizes."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ FOR, SHUFFLED = (
 
 
 @pytest.mark.parametrize(
-    ("row_bytes", "taken"),
+    ("row_bytes", "expected"),
     [
         ({PLAIN: 8, FOR: 8, SHUFFLED: 8}, PLAIN),
         ({PLAIN: 8, FOR: 6.4, SHUFFLED: 6.4}, PLAIN),  # a quarter larger is not too large
@@ -137,7 +137,7 @@ FOR, SHUFFLED = (
     ],
 )
 def test_the_fastest_unless_a_slower_one_is_much_smaller(
-    row_bytes: dict[tuple[int, int], float], taken: tuple[int, int]
+    row_bytes: dict[tuple[int, int], float], expected: tuple[int, int]
 ) -> None:
     """A slower encoding is chosen only if it is much smaller."""
     terms = {ZSTD: (1.55, 0.0), PREFIX: (4.0, 0.0), SHUFFLED: (1.25, 1 / 8)}
@@ -146,7 +146,7 @@ def test_the_fastest_unless_a_slower_one_is_much_smaller(
         for cost, (choice, size) in enumerate(row_bytes.items())
     ]
     found = fastest(given[::-1])
-    assert found is not None and found[:2] == taken
+    assert found is not None and found[:2] == expected
 
 
 @pytest.mark.parametrize(
@@ -183,7 +183,7 @@ def test_many_short_texts_use_a_dictionary() -> None:
     codes = pa.array([f"{number:05}" for number in range(100_000)])
     rows = RANDOM.integers(0, 100_000, 800_000)
     assert chosen("auto", "string", codes.take(pa.array(rows))) == "dictionary"
-    # Of longer texts, one megabyte has fewer, and the sample shows that a dictionary is too small.
+    # A sample of long texts has fewer rows, and most occur once, so no dictionary is built.
     long = pa.array([f"{number}" + "x" * 30 for number in range(100_000)])
     assert chosen("auto", "string", long.take(pa.array(rows[:200_000]))) == "plain"
 
@@ -209,7 +209,8 @@ def test_a_mostly_null_column_is_chosen_by_its_values(there: slice) -> None:
 
 def test_numbers_without_runs_do_not_use_run_length() -> None:
     """Run length is not chosen for runs of one row: it is slower than plain, and not smaller."""
-    pieces = []  # of a few numbers, which LZ4 finds again, and others every 4,000 rows, too many for a table
+    # Slices of a few numbers repeat, so LZ4 compresses them. All numbers together are too many for a dictionary.
+    pieces = []
     for _ in range(60):
         few = RANDOM.integers(0, 1 << 60, 1300)
         pieces += [few[at : at + 100] for at in RANDOM.integers(0, 1200, 40)]
@@ -228,7 +229,7 @@ def test_plain_numbers_chosen_by_auto_are_read_without_a_copy() -> None:
             (np.zeros(3000, np.int64), RANDOM.integers(-(1 << 63), 1 << 63, 17_000, endpoint=False))
         )
     )
-    some = RANDOM.random(500)  # in pieces of 100, over and over
+    some = RANDOM.random(500)  # slices of 100 of these repeat
     returning = pa.array(np.concatenate([some[at : at + 100] for at in RANDOM.integers(0, 400, 200)]))
     for array, encoding, compression, compressed in (
         (mixed, "auto", "default", False),

@@ -102,7 +102,7 @@ def test_a_sparse_column_is_smaller_than_in_parquet(name: str, null_share: float
     assert written(MemoryFiles(), array, type).size_bytes < parquet
 
 
-# -- what a reader believes --------------------------------------------------------------------------------
+# -- what a reader checks ----------------------------------------------------------------------------------
 
 
 def sealed(header: BlockHeader, block: bytes) -> bytes:

@@ -196,9 +196,9 @@ def test_blocks_are_excluded_together_as_one_by_one(type: str, data: st.DataObje
         )
     )
     not_null = constraint.intersect(Constraint(null="none"))
-    for demand in (constraint, constraint.union(NULL_ONLY), not_null, NULL_ONLY):
+    for predicate in (constraint, constraint.union(NULL_ONLY), not_null, NULL_ONLY):
         expected = [
-            demand.excludes_range(zone.min, zone.max, zone.null_count, zone.row_count, zone.has_nan)
+            predicate.excludes_range(zone.min, zone.max, zone.null_count, zone.row_count, zone.has_nan)
             for zone in zones
         ]
-        assert zone_map.excluded(demand).tolist() == expected, demand
+        assert zone_map.excluded(predicate).tolist() == expected, predicate

@@ -1,4 +1,4 @@
-"""Only `env/` opens, syncs and renames files, sleeps, reads a clock or draws randomness.
+"""Only `nyala.env` opens, syncs and renames files, sleeps, reads a clock or draws randomness.
 
 Otherwise, tests that cut the power, fill the disk or step the clock would not cover that code.
 SQLite's own connection is the one exception; it uses none of these names.
@@ -92,7 +92,7 @@ def dotted(node: ast.expr) -> str:
     return node.id if isinstance(node, ast.Name) else "?"
 
 
-def trespasses(source: str) -> list[tuple[int, str]]:
+def direct_calls(source: str) -> list[tuple[int, str]]:
     """Return (line, name) of every call in a module that does not go through `env/`."""
     found = []
     for node in ast.walk(ast.parse(source)):
@@ -125,7 +125,7 @@ def test_modules_use_the_env(layer: str) -> None:
     found = [
         f"{file.relative_to(SOURCE)}:{line}: {name}"
         for file in files
-        for line, name in trespasses(file.read_text())
+        for line, name in direct_calls(file.read_text())
         if (file.relative_to(SOURCE).as_posix(), name) not in EXEMPT
     ]
     assert not found, "use the Env: " + ", ".join(found)
@@ -135,7 +135,7 @@ def test_every_module_is_checked_and_every_exception_is_needed() -> None:
     """The check covers every module, and no exception is unused."""
     assert {"api", "handover", "sql", "tablet"} < set(LAYERS)
     for module, name in EXEMPT:
-        assert name in {found for _, found in trespasses((SOURCE / module).read_text())}, (module, name)
+        assert name in {found for _, found in direct_calls((SOURCE / module).read_text())}, (module, name)
 
 
 @pytest.mark.parametrize(
@@ -150,4 +150,4 @@ def test_every_module_is_checked_and_every_exception_is_needed() -> None:
 )
 def test_direct_calls_are_found(source: str) -> None:
     """The check above does find direct calls."""
-    assert trespasses(source)
+    assert direct_calls(source)
