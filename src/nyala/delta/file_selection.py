@@ -11,7 +11,7 @@ more are merged. If several files meet the conditions, the merge begins at the o
     8  4  1 1 1 1           all into 16: 8 <= 8
 
 Invariants, for n flushes of about equal size
-    C1  When no merge is due, there are at most FILES_MIN - 1 + log2(n) files: each file before the
+    C1  When no merge is due, there are at most FILES_MIN - 1 + log2(n) files. Each file before the
         newest FILES_MIN - 1 is larger than all files after it.
     C2  A record is rewritten at most 1 + log2(n) times: from its second merge on, each merge at least
         doubles the file that contains it.

@@ -21,7 +21,7 @@ Invariants
         order. Such an append is merged with the nodes before it until this holds.
     M2  A node has more than MERGE_RATIO times as many records as the next.
     M3  A reader sees whole appends: the first n of them, for some n.
-    M4  Once T is published, the records with timestamp <= T do not change for a reader: later
+    M4  Once T is published, the records with timestamp <= T do not change for a reader. Later
         appends have later timestamps, and readers select by timestamp.
     M5  (rowid, timestamp) is unique per column.
 

@@ -17,7 +17,7 @@ its end, with timestamps that no reader may see yet. `disk_rowset` reads rows an
 Invariants
     X2  For each column, the UNDO files, REDO files and DeltaMemStores do not overlap in time. UNDO
         is oldest, then come REDO, frozen and deltas. REDO, frozen and deltas have this order also
-        across columns (rule R4). UNDO files do not: a major delta compaction turns the REDO of some
+        across columns (rule R4). UNDO files do not. A major delta compaction turns the REDO of some
         columns into UNDO, while other columns still have REDO of the same time.
     X4  A column without a footer in any file was added to the table later. Its base value is its
         read default.

@@ -21,8 +21,8 @@ Invariants (checked on write and on read)
         `synced_through` is at most the header's own log offset. In a footer the two are equal,
         because everything before a footer is synced first.
     L4  Every header contains its own log offset and the segment's salt, a random number. So a
-        reader never mistakes other bytes for a record: bytes of another file, of an older file on
-        the same disk blocks, or of a user's value.
+        reader never mistakes other bytes for a record. Such bytes may be from another file, from an
+        older file on the same disk blocks, or from a user's value.
     L5  Every segment and the position record contain the id of their store.
 
 Page: docs/format/log.md (a test compares its tables with the layouts here).

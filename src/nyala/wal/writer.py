@@ -20,8 +20,8 @@ Invariants
     G3  A segment is closed before the next one is created: everything is synced, then the footer is
         written and synced. A new writer never appends to an old segment; its first record starts a
         new one.
-    G4  After a failed write or sync the writer is dead: it accepts no more records, because the
-        state of the disk is unknown until the log is recovered. Every thread that waits for an
+    G4  After a failed write or sync the writer is dead: it accepts no more records. The state of
+        the disk is unknown until the log is recovered. Every thread that waits for an
         unsynced record gets an error with outcome "unknown".
 
 Segments are not preallocated, because zeros at the end would look like a torn tail.

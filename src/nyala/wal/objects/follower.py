@@ -21,8 +21,8 @@ S2 distinguishes these cases:
         newer than all that this follower knows.
 
 Invariants
-    F1  `read_new` returns the records of the log in order, without gaps: every record that was
-        acknowledged before the call, and perhaps some that are not acknowledged yet.
+    F1  `read_new` returns the records of the log in order, without gaps. It returns every record
+        that was acknowledged before the call, and perhaps some that are not acknowledged yet.
     F2  Each group contains the CRC of the group before it. A wrong CRC is damage.
     F3  The log reaches at least to the slot of the newest checkpoint. If it ends earlier, objects
         are missing, which is damage.
