@@ -102,7 +102,7 @@ def encode_change_record(record: ChangeRecord) -> list[Any]:
 
 
 def _problem(group: SettledGroup) -> str | None:
-    """Return what is wrong with a group; None if it is valid."""
+    """Return what is wrong with the rows of one table in a batch; None if they are valid."""
     offsets = group.offsets
     if group.kind not in ROW_KINDS:
         return f"unknown kind {group.kind!r}"
@@ -116,7 +116,7 @@ def _problem(group: SettledGroup) -> str | None:
 
 
 def _problem_of_read(group: SettledGroup) -> str | None:
-    """Return what is wrong with a group that was read from the log; None if it is valid.
+    """Return what is wrong with rows that were read from the log; None if they are valid.
 
     Checks the same as `_problem`, and the column names.
     """

@@ -253,7 +253,10 @@ class KeyIndex(LazyValues):
         return [] if self._cached_keys() is not None else self._stored.ordinals_of_bound(bound)
 
     def ordinals_of_segment(self, bound: bytes) -> list[tuple[ColumnReader, int, int]]:
-        """Return the ordinals (column, lower, upper) that `range` reads after the first ones."""
+        """Return the ordinals that `range` reads after those of `ordinals_of_bound`.
+
+        Each item is (column, lower, upper).
+        """
         return [] if self._cached_keys() is not None else self._stored.ordinals_of_segment(bound)
 
     @lazy_value
