@@ -1,11 +1,11 @@
-"""What all tests share: Hypothesis profiles with a printed seed, and the order of the run.
+"""Pytest settings for all tests: the Hypothesis profiles, the seed of the run, and the order of the tests.
 
 Profiles (--hypothesis-profile): `quick` by default and in `make test`, `nightly` in `make test-long`.
-A failing random test prints the seed of the run; `--hypothesis-seed=N` runs the same cases again.
+The header of each run prints its seed; `--hypothesis-seed=N` runs the same random cases again.
 
-Order with xdist: one worker takes all tests that share a Spark session, so that there is one such JVM; the other
-begins with the files that take longest, and both share what is left, file by file. So they end at about one time, and a
-fixture of a file is made once. By night each test goes to the next free worker. Without xdist Spark comes last.
+With xdist (`make test`), one worker runs all tests that share a Spark session, so that only one JVM starts.
+The other workers begin with the slowest files. Each worker takes a whole file at a time, so the fixtures of
+a file are made once. In `make test-long`, workers take single tests. Without xdist, Spark's tests come last.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from typing import Any
 import hypothesis
 import pytest
 
-from tests.sampled import is_night
+from tests.sampled import is_long_run
 
 TESTS = Path(__file__).parent
 SPARK_TESTS = TESTS / "spark"
 SPARK_TIMEOUT_S = 300
-# What starts programs of its own with Spark in them, and no session beside them.
+# These tests start Spark in other processes, and do not use the shared session.
 OWN_PROGRAMS = ("spark/test_retries.py",)
 CLUSTER = "spark/cluster"
 SESSION = "spark"
@@ -47,7 +47,7 @@ LONGEST = (
     "scripts/test_scripts.py",
 )
 
-# No deadline: on a machine shared with a JVM the time of one example says nothing.
+# No deadline, because a JVM on the same machine may slow down any single example.
 hypothesis.settings.register_profile("quick", max_examples=10, deadline=None, print_blob=True)
 hypothesis.settings.register_profile(
     "nightly",
@@ -67,8 +67,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
-    """Choose the run's seed here, before Hypothesis' own plugin looks, so that it can be printed."""
-    # A run that a shell started in the background (as CI may) ignores Ctrl-C, and so would what the tests interrupt.
+    """Choose the seed of the run before the plugin of Hypothesis does, so that the header can print it."""
+    # A shell that starts pytest in the background (as CI may) makes it ignore Ctrl-C. Its child processes
+    # would inherit that, but some tests interrupt them.
     if (
         threading.current_thread() is threading.main_thread()
         and signal.getsignal(signal.SIGINT) is signal.SIG_IGN
@@ -82,7 +83,7 @@ def pytest_report_header(config: pytest.Config) -> str:
     return f"random cases: --hypothesis-seed={config.option.hypothesis_seed}"
 
 
-# Before pytest's own hook, which deselects by `-m`.
+# Runs before the hook of pytest that deselects tests by `-m`.
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     for item in items:
@@ -90,14 +91,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.spark)
             if item.get_closest_marker("timeout") is None:
                 item.add_marker(pytest.mark.timeout(SPARK_TIMEOUT_S))
-    spark_first = hasattr(config, "workerinput") and not is_night()
+    spark_first = hasattr(config, "workerinput") and not is_long_run()
     items.sort(
         key=lambda item: place_in_the_run(unit_of(item.path.relative_to(TESTS).as_posix()), spark_first)
     )
 
 
 def unit_of(file: str) -> str:
-    """Return what one worker has as a whole: a file, or all files that share a cluster or a session of Spark."""
+    """Return the group of tests that one worker runs: a file, or all files that share a Spark session or cluster."""
     if file in OWN_PROGRAMS or not file.startswith("spark/"):
         return file
     return CLUSTER if file.startswith(f"{CLUSTER}/") else SESSION
@@ -111,13 +112,13 @@ def place_in_the_run(unit: str, spark_first: bool) -> int:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Give each worker a unit's tests at a time, in the order above."""
+    """Let each worker take all tests of a unit at a time, in the order that the module's docstring explains."""
     from xdist.scheduler import LoadScopeScheduling
 
     class ByUnit(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
             unit = unit_of(nodeid.partition("::")[0].partition("tests/")[2])
-            return nodeid if is_night() and unit != CLUSTER else unit
+            return nodeid if is_long_run() and unit != CLUSTER else unit
 
     config.option.loadscopereorder = False
     return ByUnit(config, log)

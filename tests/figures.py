@@ -1,7 +1,8 @@
-"""What the long tests have tried, counted: `make test-long` prints it into docs/reliability.md.
+"""Counts the cases that the long tests try. `make test-long` writes the totals to docs/reliability.md.
 
-Each process adds a line to a file of its own in the folder that NYALA_FIGURES names; without it nothing is kept. Then
-`python -m tests.figures FOLDER` adds them up and writes the table between the two marks of the page.
+Each process appends its counts to its own file in the folder NYALA_FIGURES. Without this variable, nothing
+is written. `python -m tests.figures FOLDER` adds up the files, and writes a table between two comments of
+the page.
 """
 
 from __future__ import annotations
@@ -24,7 +25,10 @@ BEGIN, END = "<!-- figures -->", "<!-- end of figures -->"
 
 @contextmanager
 def counted(what: str, unit: str) -> Iterator[list[int]]:
-    """`with counted("power cuts", "images") as tried: … tried.append(1)`: how many, and in how many seconds."""
+    """Count the cases and measure the seconds of a `with` block.
+
+    Usage: `with counted("power cuts", "images") as tried:`, and `tried.append(1)` for each case.
+    """
     tried: list[int] = []
     began_s = time.monotonic()
     try:
@@ -39,7 +43,7 @@ def counted(what: str, unit: str) -> Iterator[list[int]]:
 
 
 def table(folder: Path) -> str:
-    """The figures of one run, as the page has them."""
+    """Return the Markdown table of one run."""
     totals: dict[tuple[str, str], tuple[int, float]] = {}
     for path in sorted(folder.glob("*.jsonl")):
         for line in map(json.loads, path.read_text().splitlines()):
@@ -64,7 +68,7 @@ def table(folder: Path) -> str:
 
 
 def write_page(folder: Path, page: Path = PAGE) -> None:
-    """Put the table into the page."""
+    """Replace the table in the page."""
     before, _, rest = page.read_text().partition(BEGIN)
     _, _, after = rest.partition(END)
     page.write_text(f"{before}{BEGIN}\n\n{table(folder)}\n\n{END}{after}")

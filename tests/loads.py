@@ -1,4 +1,4 @@
-"""Loads as Spark runs them, without Spark: their tasks one after the other, in this process."""
+"""Runs the load jobs of `nyala.spark` without Spark: all tasks run in this process, one after the other."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Meanwhile = Callable[[], None]
 
 @contextlib.contextmanager
 def open_with_table(path: Path) -> Iterator[nyala.Database]:
-    """A store with an empty table t (k int64, v int64 nullable, w string with a default) of three tablets."""
+    """Yield a store with an empty table t (k int64, v int64 nullable, w string with a default) of three tablets."""
     with nyala.connect(path, maintenance=False, rowset_size="1MB") as opened:
         opened.create_table(
             "t",
@@ -36,24 +36,27 @@ def open_with_table(path: Path) -> Iterator[nyala.Database]:
 
 
 def env_of(db: nyala.Database) -> Env:
-    """What a job in another process works with: the files of this machine, or of the store's bucket."""
+    """Return the environment of a job in another process: local files, or the store's bucket."""
     env = db._store.env
     return SYSTEM if env.is_local else env
 
 
 def begin_request(lease: str) -> dict[str, Any]:
-    """What a job asks for at its beginning."""
+    """Return the request with which a job begins a load."""
     return {"do": "begin load", "table": "t", "lease": lease, "holder": "a job"}
 
 
-def nothing() -> None:
-    """Nobody writes meanwhile."""
+def do_nothing() -> None:
+    pass
 
 
 def stage(
     db: nyala.Database, plan: LoadPlan, folder: str, operation: str, data: pa.Table
 ) -> tuple[list[StagedTablet], list[pa.Table]]:
-    """What the tasks of a job do: each takes the rows of one tablet, in key order."""
+    """Run the tasks of a job. Each task writes the rows of one tablet, in key order, to staged files.
+
+    Returns the staged files, and the tables of failing rows.
+    """
     if not len(data):
         return [], []
     state = db._store.root.table("t")
@@ -62,9 +65,15 @@ def stage(
     staged, errors = [], []
     for ordinal in sorted(set(ordinals.tolist())):
         mine = data.filter(pa.array(ordinals == ordinal)).sort_by([("k", "ascending"), (ROW, "ascending")])
-        told = LoadPlan.from_json(json.loads(json.dumps(plan.only([ordinal]).to_json())))
+        task_plan = LoadPlan.from_json(json.loads(json.dumps(plan.only([ordinal]).to_json())))
         made, failed = write_tablet(
-            env_of(db), told, 0, operation, iter(mine.to_batches(max_chunksize=50)), folder, f"task-{ordinal}"
+            env_of(db),
+            task_plan,
+            0,
+            operation,
+            iter(mine.to_batches(max_chunksize=50)),
+            folder,
+            f"task-{ordinal}",
         )
         staged.append(StagedTablet.from_json(json.loads(json.dumps(made.to_json()))))
         if failed is not None:
@@ -73,10 +82,10 @@ def stage(
 
 
 @contextlib.contextmanager
-def a_job(
+def staged_job(
     db: nyala.Database, operation: str, rows: dict[str, list[Any]], *, collect: bool = False
 ) -> Iterator[tuple[LoadCommit, int]]:
-    """A job whose tasks are done: its commit, and how many rows failed."""
+    """Run the tasks of a job. Yield the commit that the driver would send, and the number of failed rows."""
     data = pa.table(rows)
     env = env_of(db)
     with handover.loading(db.path, "t", 60, reserve=operation != "insert", env=env) as (plan, _):
@@ -99,16 +108,16 @@ def run(
     db: nyala.Database,
     operation: str,
     rows: dict[str, list[Any]],
-    meanwhile: Meanwhile = nothing,
+    meanwhile: Meanwhile = do_nothing,
     *,
     collect: bool = False,
 ) -> dict[str, Any]:
-    """A whole job; `meanwhile` happens after the tasks are done and before the commit."""
-    with a_job(db, operation, rows, collect=collect) as (job, failed):
+    """Run a whole job, and call `meanwhile` between its tasks and its commit. Return the counts."""
+    with staged_job(db, operation, rows, collect=collect) as (job, failed):
         meanwhile()
         answer = handover.commit_load_files(db.path, job, env_of(db))
         again = handover.commit_load_files(db.path, job, env_of(db))
-        assert again == {**answer, "errors": None}  # once, whatever is retried
+        assert again == {**answer, "errors": None}  # a repeated commit changes nothing
     answer["failed"] = failed
     return answer
 

@@ -18,7 +18,7 @@ def read(path: Path) -> dict[str, Any]:
 
 
 def run(path: Path) -> None:
-    """Run the code cells in one namespace. `print(…)  # text` must print that text."""
+    """Run the code cells in one namespace. A line `print(…)  # text` must print `text`."""
     namespace: dict[str, object] = {"__name__": "__main__"}
     for cell in read(path)["cells"]:
         if cell["cell_type"] != "code":

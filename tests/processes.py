@@ -1,4 +1,4 @@
-"""Other processes that have a store open, and execute what a test tells them."""
+"""Starts other processes that open a store, and run Python code that a test sends to them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-# Executes one JSON text of Python code per line, and answers with the value of the variable `result`, or the error.
+# Each input line is Python code as a JSON string. The answer has the value of `result`, or the error.
 _CHILD = """
 import contextlib, json, logging, os, signal, sys, threading, time
 import pyarrow as pa
@@ -32,7 +32,7 @@ for line in sys.stdin:
 
 
 class ChildError(Exception):
-    """The code raised an error of the class `name`."""
+    """The code in the child process raised an error of the class `name`."""
 
     def __init__(self, name: str, says: str) -> None:
         super().__init__(f"{name}: {says}")
@@ -40,7 +40,7 @@ class ChildError(Exception):
 
 
 class Child:
-    """A process with `nyala` and the variable `path`. Its variables stay from call to call."""
+    """A Python process with `nyala` imported and `path` set. Variables stay from call to call."""
 
     def __init__(self, path: Path) -> None:
         self.process = subprocess.Popen(
@@ -49,13 +49,13 @@ class Child:
         )  # fmt: skip
 
     def begin(self, code: str) -> None:
-        """Let the process execute the code; `end` waits for it."""
+        """Send the code to the process, without waiting; `end` returns its result."""
         assert self.process.stdin is not None
         self.process.stdin.write(json.dumps(code) + "\n")
         self.process.stdin.flush()
 
     def end(self) -> Any:
-        """Return the variable `result`. Raises: ChildError."""
+        """Wait for the code of `begin`. Return its variable `result`, or raise ChildError."""
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
         assert line, "the process has ended"
@@ -75,7 +75,7 @@ class Child:
         self.process.send_signal(number)
 
     def kill(self) -> None:
-        """As `kill -9`."""
+        """Send SIGKILL."""
         self.process.kill()
         self.process.wait(20)
 
@@ -94,7 +94,7 @@ class Child:
 
 @contextlib.contextmanager
 def children(path: Path, count: int, setup: str = "db = nyala.connect(path)") -> Iterator[list[Child]]:
-    """Start processes, and let one after the other execute `setup`: so the first one holds the lock."""
+    """Start processes that run `setup` one after the other, so the first one holds the store's lock."""
     made = [Child(path) for _ in range(count)]
     try:
         for child in made:

@@ -1,4 +1,4 @@
-"""A whole store whose data files are objects of a bucket; its catalogue, log and leases are in a folder."""
+"""Files of a store whose data is in a bucket, and whose catalogue, log and leases are in a folder."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from nyala.testing.file_wrapper import FileWrapper
 
 
 class DataInBucket(FileWrapper):
-    """Paths inside of `<store>/data` lead to the bucket, all others to the disk."""
+    """Files that keep paths below `<store>/data` in a bucket, and all others on the disk."""
 
     def __init__(self, store: Path, cache: Path, bucket: Objects | None = None) -> None:
-        """bucket: default: one in memory."""
+        """bucket: None: a new one in memory."""
         super().__init__(SYSTEM.files)
         self._store = str(store)
         self.bucket = MemoryObjects() if bucket is None else bucket
@@ -30,7 +30,7 @@ class DataInBucket(FileWrapper):
         return True
 
     def of(self, path: str) -> tuple[Files, str]:
-        """The files that have this path, and the path there."""
+        """Return the files (of the bucket or the disk) that have this path, and the path to use with them."""
         inside = path.removeprefix(self._store)
         if inside.startswith("/data"):
             return self.remote, self.objects.url + inside
@@ -38,7 +38,7 @@ class DataInBucket(FileWrapper):
 
     @property
     def requests(self) -> list[str]:
-        """The requests so far, as verbs."""
+        """Return the verbs of all requests so far, such as "GET"."""
         return [request.verb for request in self.objects.requests]
 
     def create(self, path: str) -> AppendFile:
@@ -54,7 +54,7 @@ class DataInBucket(FileWrapper):
         return files.read_all(there)
 
     def link(self, old: str, new: str) -> bool:
-        """Copies a staged file into the bucket."""
+        """Link a file. A staged file is copied into the bucket, because an object cannot be linked."""
         if self.of(new)[0] is not self.remote:
             return super().link(old, new)
         file = self.create(new)
@@ -92,19 +92,19 @@ class DataInBucket(FileWrapper):
         files.sync_dir(there)
 
     def rounds(self, work: Callable[[], Any]) -> int:
-        """How many rounds of requests `work` takes; it runs in one thread."""
+        """Return how often `work` waits for requests. Requests at the same time are one round."""
         before = self.remote.cache.rounds
         work()
         return self.remote.cache.rounds - before
 
     def forget(self) -> None:
-        """Empty the cache, as of a process that has just started."""
+        """Empty the cache, as in a process that has just started."""
         cache = self.remote.cache
         for entry in list(cache._copied.values()):
             cache.drop(entry)
 
     def close(self) -> None:
-        """Nothing: several stores after each other may use the cache."""
+        """Do nothing, because the next store uses the same cache. `end` closes it."""
 
     def end(self) -> None:
         self.remote.close()

@@ -1,6 +1,6 @@
-"""Part of the cases in the gate, all of them by night: for loops over every byte, moment or operation.
+"""Chooses a part of many cases for `make test`; `make test-long` runs all of them.
 
-Each run of the gate takes the same part.
+For tests of every byte, moment or operation. `make test` always chooses the same part.
 """
 
 from __future__ import annotations
@@ -17,23 +17,23 @@ First = TypeVar("First")
 Second = TypeVar("Second")
 
 
-def is_night() -> bool:
-    """Whether the run takes the time for all cases, as with the profile `nightly`."""
+def is_long_run() -> bool:
+    """Whether all cases run, as in `make test-long` (the Hypothesis profile `nightly`)."""
     return settings().max_examples > 100
 
 
-def one_of(number: int, cases: Sequence[Case], request: pytest.FixtureRequest) -> Sequence[Case]:
-    """Each `number`-th case, from one on that the test's name draws; by night all of them.
+def every_nth(number: int, cases: Sequence[Case], request: pytest.FixtureRequest) -> Sequence[Case]:
+    """Return every `number`-th case in `make test`, and all cases in `make test-long`.
 
-    For neighbours that differ little.
+    For cases that differ little from their neighbours. The test's name chooses the first case.
     """
-    if is_night():
+    if is_long_run():
         return cases
-    return cases[chance_of(request).randrange(number) :: number]
+    return cases[random_for(request).randrange(number) :: number]
 
 
 def each(number: int, cases: Sequence[Any]) -> list[Any]:
-    """The cases as parameters of a test: each `number`-th runs in the gate, the others are marked `long`."""
+    """Return parameters of a test. `make test` runs every `number`-th one; the others are marked `long`."""
     return [
         pytest.param(
             *(case if isinstance(case, tuple) else (case,)), marks=pytest.mark.long if place % number else ()
@@ -43,7 +43,10 @@ def each(number: int, cases: Sequence[Any]) -> list[Any]:
 
 
 def in_turns(rows: Sequence[Any], columns: Sequence[Any]) -> list[Any]:
-    """All pairs as parameters of a test: each row with one column runs in the gate, the others are marked `long`."""
+    """Return all pairs as parameters of a test. `make test` runs each row with one column, in turns.
+
+    The other pairs are marked `long`.
+    """
     return [
         pytest.param(row, column, marks=() if other == place % len(columns) else pytest.mark.long)
         for place, row in enumerate(rows)
@@ -54,23 +57,26 @@ def in_turns(rows: Sequence[Any], columns: Sequence[Any]) -> list[Any]:
 def chequered(
     rows: Sequence[First], columns: Sequence[Second], request: pytest.FixtureRequest, colours: int = 2
 ) -> list[tuple[First, Second]]:
-    """All pairs by night; in the gate the pairs of one colour, if row + column gives each pair a colour."""
-    colour = chance_of(request).randrange(colours)
+    """Return the pairs of one colour of a chequerboard in `make test`, and all pairs in `make test-long`.
+
+    The colour of a pair is (row number + column number) modulo `colours`.
+    """
+    colour = random_for(request).randrange(colours)
     return [
         (first, second)
         for row, first in enumerate(rows)
         for column, second in enumerate(columns)
-        if is_night() or (row + column) % colours == colour
+        if is_long_run() or (row + column) % colours == colour
     ]
 
 
 def one_each(
     rows: Sequence[First], columns: Sequence[Second], request: pytest.FixtureRequest
 ) -> list[tuple[First, Second]]:
-    """All pairs by night; in the gate each row with one column, in turns."""
+    """Return each row with one column in `make test`, and all pairs in `make test-long`."""
     return chequered(rows, columns, request, len(columns))
 
 
-def chance_of(request: pytest.FixtureRequest) -> random.Random:
-    """Chance that the test's name makes, so that each run has the same cases."""
+def random_for(request: pytest.FixtureRequest) -> random.Random:
+    """Return random numbers seeded by the test's name, so that each run has the same cases."""
     return random.Random(request.node.name)

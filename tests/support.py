@@ -1,4 +1,4 @@
-"""What several kinds of tests need: a store in an environment that the test controls."""
+"""Helpers of several test folders: open a store with chosen files and clock, read its rows, count calls."""
 
 from __future__ import annotations
 
@@ -23,7 +23,6 @@ from nyala.env.clock import Clock
 from nyala.tablet.compaction.lifecycle import compact, run_here
 from nyala.tablet.compaction.measurement import Layouts
 from nyala.tablet.compaction.policy import choose_minor
-from nyala.tablet.recovery.bootstrap import Replayer
 from nyala.tablet.scan import read_path
 from nyala.tablet.state.store_folder import wal_path
 from nyala.tablet.store import Store, StoreOptions
@@ -32,58 +31,40 @@ from nyala.wal.reader import LogReader, batches
 
 @contextlib.contextmanager
 def folder_in_memory() -> Iterator[Path]:
-    """A folder for one test; in memory where the system has such a place, as what a disk does at a sync takes time."""
+    """Yield a temporary folder. If possible it is in memory, where a sync takes no time."""
     where = "/dev/shm" if os.path.isdir("/dev/shm") else None
     with tempfile.TemporaryDirectory(prefix="nyala-unit-", dir=where) as folder:
         yield Path(folder)
 
 
 def cli_runner() -> CliRunner:
-    """What click runs a command with, its two outputs apart: before 8.2 one has to ask for that."""
-    apart = {"mix_stderr": False} if "mix_stderr" in inspect.signature(CliRunner).parameters else {}
-    return CliRunner(**apart)
-
-
-def no_threads(*_: object) -> Any:
-    """In the place of `parallel._Pool.submit`: all splits of a scan are read one after the other."""
-    raise RuntimeError("no thread can be started")
-
-
-def note_drains(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many records of the log a replay had read, at each time from here on that it applied what it had gathered."""
-    drained: list[int] = []
-    drain = Replayer.drain
-
-    def noted(replayer: Replayer) -> None:
-        drained.append(replayer.report.records)
-        drain(replayer)
-
-    monkeypatch.setattr(Replayer, "drain", noted)
-    return drained
+    """Return a runner that keeps stdout and stderr apart; click before 8.2 does so only on request."""
+    options = {"mix_stderr": False} if "mix_stderr" in inspect.signature(CliRunner).parameters else {}
+    return CliRunner(**options)
 
 
 def open_database(
     path: Path | str, *, files: Files | None = None, clock: Clock | None = None, **options: Any
 ) -> Database:
-    """A writer's Database with nothing running in the background, unless `maintenance=True`."""
+    """Open a store as its writer. Nothing runs in the background, unless `maintenance=True`."""
     env = Env(files or system_files(), clock or SystemClock(), SystemRandomness())
     options.setdefault("maintenance", False)
     return Database(Store.open(env, str(path), StoreOptions(**options)))
 
 
 def rows(table: Any, at: Any = None, where: Any = None) -> list[tuple[Any, ...]]:
-    """The rows as tuples, in key order."""
+    """Return the rows as tuples, in key order."""
     found = table.scan(at=at, where=where, order_by_key=True).to_arrow()
     return list(zip(*(column.to_pylist() for column in found.columns), strict=True)) if len(found) else []
 
 
 def key_value_table(database: Database, name: str = "t") -> Any:
-    """A table (k int64, v int64 nullable), key k, one tablet."""
+    """Create a table (k int64, v int64 nullable) with the key k and one tablet."""
     return database.create_table(name, {"k": "int64", "v": "int64"}, primary_key="k")
 
 
-def pieces_read(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many rows each piece has that scans read from now on."""
+def split_sizes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Return a list that receives the number of rows of each split that scans read from now on."""
     read: list[int] = []
     real = read_path.read_split
 
@@ -96,10 +77,10 @@ def pieces_read(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 def calls_of(action: Callable[[], object], rounds: int = 1) -> Counter[str]:
-    """Calls that this thread makes in `action`: by module for C functions, "python" for the others.
+    """Count the calls that this thread makes in `action`: C functions by module, others as "python".
 
-    Of so many rounds the one with the fewest, and without the garbage collector: what it frees in passing, and a
-    wait for a thread that works in the background, make calls too, and are not the action's.
+    Runs the action `rounds` times without the garbage collector, and returns the counts of the round with the
+    fewest calls. Other rounds may include calls of finalizers, or of a wait for a background thread.
     """
 
     def note(frame: FrameType, event: str, argument: Any) -> None:
@@ -127,7 +108,7 @@ def calls_of(action: Callable[[], object], rounds: int = 1) -> Counter[str]:
 
 
 def logged_rows(db: Database) -> int:
-    """The rows of batches in the log that are still needed."""
+    """Return the number of rows in the part of the log that a replay would read."""
     store = db._writer()
     state, end = store.state, store.log.synced.position
     reader = LogReader(store.env, wal_path(store.root_path), state.wal_start, state.store_id)
@@ -135,7 +116,7 @@ def logged_rows(db: Database) -> int:
 
 
 def compact_deltas(store: Store) -> int:
-    """Run all minor delta compactions that the number of REDO files calls for; return how many."""
+    """Run minor delta compactions until no rowset has enough REDO files for another. Return how many ran."""
     done = 0
     for table in list(store.root.tables.values()):
         for tablet_id in table.ordinal_of:

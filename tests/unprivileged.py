@@ -1,4 +1,4 @@
-"""Runs a function as a user who may read a folder and not write into it."""
+"""Runs a function as a user who may read a folder but not write into it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NOBODY = 65534
 
 @contextlib.contextmanager
 def shared_folder() -> Iterator[Path]:
-    """A folder that every user may reach, unlike pytest's."""
+    """Yield a temporary folder that every user may enter; only its owner may enter pytest's folders."""
     folder = Path(tempfile.mkdtemp(prefix="nyala-unit-"))
     folder.chmod(0o755)
     try:
@@ -30,13 +30,13 @@ def shared_folder() -> Iterator[Path]:
 
 
 def forbid_writing(folder: Path) -> None:
-    """As on a medium that is mounted read-only, for every user but root."""
+    """Make a folder and its files read-only for every user but root."""
     for path in (folder, *folder.rglob("*")):
         path.chmod(0o555 if path.is_dir() else 0o444)
 
 
 def forked(function: Callable[[], None]) -> int:
-    """The process number of a forked child without root's rights, which runs `function` and prints its error."""
+    """Fork a child without root's rights, which runs `function` and prints its error. Return its pid."""
     pid = os.fork()
     if pid == 0:
         code = 1
@@ -55,10 +55,10 @@ def forked(function: Callable[[], None]) -> int:
 
 
 def as_reader_only(function: Callable[[Path], Any], folder: Path) -> Any:
-    """What `function(folder)` returns in a forked child that has given up root's rights. Raises AssertionError for its
-    errors.
+    """Return the result of `function(folder)` in a forked child without root's rights.
 
-    `function` runs here on a copy first, so that the child has everything imported.
+    Raises AssertionError if the function fails. It first runs in this process on a copy of the folder, so
+    that the child need not import anything.
     """
     ignored = shutil.ignore_patterns("writer.sock")
     copy = shutil.copytree(folder, folder.with_name(folder.name + "-copy"), ignore=ignored)
@@ -68,10 +68,10 @@ def as_reader_only(function: Callable[[Path], Any], folder: Path) -> Any:
     shutil.rmtree(copy)
     reading, writing = os.pipe()
 
-    def tell() -> None:
+    def send_result() -> None:
         os.write(writing, pickle.dumps(function(folder)))
 
-    pid = forked(tell)
+    pid = forked(send_result)
     os.close(writing)
     with open(reading, "rb") as pipe:
         answer = pipe.read()

@@ -11,7 +11,7 @@ from nyala.api.database import Database
 from nyala.env import system_files
 from nyala.testing.clock import ManualClock
 from nyala.testing.recording_files import RecordingFiles
-from tests.sampled import is_night
+from tests.sampled import is_long_run
 from tests.support import open_database
 
 __all__ = ["cut_power"]
@@ -47,7 +47,7 @@ def cut_power(
             step(db)
             states.append(look(db))
             events.append(len(recording.events))
-    for number in range(events[0], events[-1] + 1, 1 if is_night() else every):
+    for number in range(events[0], events[-1] + 1, 1 if is_long_run() else every):
         step_number = next(index for index, end in enumerate(events) if number <= end)
         image = folder / "cut" / str(number)
         recording.crash_image(number, random.Random(number), str(image))

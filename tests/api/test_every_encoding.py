@@ -31,7 +31,7 @@ from nyala.cfile import format
 from nyala.schema.schema import COMPRESSIONS, allowed_encodings
 from nyala.schema.types import MAX_CELL_BYTES, parse_type
 from nyala.sql.select.source import ScanSource
-from tests.sampled import chequered, is_night, one_each
+from tests.sampled import chequered, is_long_run, one_each
 from tests.support import folder_in_memory, open_database
 from tests.unit.cfile.memory import same
 
@@ -421,7 +421,7 @@ def test_predicates_mean_the_same_everywhere(store: Store, data: st.DataObject) 
     for (row, state), (column, name) in itertools.product(
         enumerate(STATES), enumerate(encodings(store.kind))
     ):
-        if (row + column) % 2 != half and not is_night():
+        if (row + column) % 2 != half and not is_long_run():
             continue
         assert keys_by_scan(store, question, state, name) == expected, (state, name)
     # One pair is enough for each engine, because engines hand over predicates in the same way for all pairs.

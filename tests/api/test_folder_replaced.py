@@ -18,7 +18,7 @@ import nyala
 from nyala import _worker
 from nyala.env import SYSTEM
 from nyala.tablet.workers.protocol import placed
-from tests.sampled import is_night
+from tests.sampled import is_long_run
 
 GONE = "was moved, removed or replaced since it was opened; nothing was written"
 
@@ -90,7 +90,7 @@ EVENTS = [replaced_by_another_folder, emptied, moved]
 @pytest.mark.parametrize("event", EVENTS)
 def test_an_old_handle_never_touches_a_new_store(tmp_path: Path, event: Callable[[Path], Path]) -> None:
     """Each operation is tried after one of the events; in `make test-long` after each of them."""
-    chosen = [*OPERATIONS] if is_night() else [*OPERATIONS][EVENTS.index(event) :: len(EVENTS)]
+    chosen = [*OPERATIONS] if is_long_run() else [*OPERATIONS][EVENTS.index(event) :: len(EVENTS)]
     for name in chosen:
         path = tmp_path / name / "s"
         path.parent.mkdir()

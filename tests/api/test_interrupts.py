@@ -20,7 +20,7 @@ import nyala
 from nyala.catalog.model import CatalogChange, CatalogState
 from nyala.env.interrupts import Interruptible, Uninterrupted
 from nyala.tablet.store import Store
-from tests.sampled import is_night
+from tests.sampled import is_long_run
 
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")
 
@@ -31,7 +31,7 @@ def finalizers_may_be_interrupted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "unraisablehook", lambda _: None)
 
 
-STORM_S = 4 if is_night() else 0.8
+STORM_S = 4 if is_long_run() else 0.8
 
 
 class Stop(Exception):

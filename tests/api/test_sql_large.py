@@ -18,7 +18,7 @@ from nyala.sql.change import rows as rows_module
 from nyala.tablet.write import part_commit
 from nyala.testing.recording_files import RecordingFiles
 from nyala.testing.s3_server import S3Server
-from tests.sampled import is_night
+from tests.sampled import is_long_run
 from tests.support import open_database
 
 N = 20_000
@@ -188,7 +188,7 @@ def test_a_power_cut_at_any_event_leaves_all_or_nothing(
             db.sql(statement)
         states.append((len(recording.events), content(t)))
     assert len(parts) > 12
-    for number in range(begun, states[-1][0] + 1, 1 if is_night() else 13):
+    for number in range(begun, states[-1][0] + 1, 1 if is_long_run() else 13):
         folder = tmp_path / "cut" / str(number)
         recording.crash_image(number, random.Random(number), str(folder))
         before = max(place for place, (event, _) in enumerate(states) if event <= number)

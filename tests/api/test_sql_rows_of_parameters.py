@@ -18,7 +18,7 @@ import nyala
 import nyala.dbapi
 from nyala.sql.rights import StoreRights
 from nyala.sql.session import SqlSession
-from tests.sampled import is_night
+from tests.sampled import is_long_run
 
 # Executed at once if no key occurs twice in the rows.
 TOGETHER = [
@@ -95,7 +95,7 @@ def outcome(db: nyala.Database, execute: Any) -> tuple[Any, list[Any]]:
 def test_executemany_has_the_result_of_single_statements(db: nyala.Database, text: str) -> None:
     chance = random.Random(text)
     with nyala.dbapi.connect(db, autocommit=True) as connection:
-        for _ in range(40 if is_night() else 2):
+        for _ in range(40 if is_long_run() else 2):
             rows = random_rows(chance, text)
 
             def one_by_one(rows: list[list[Any]] = rows) -> int:

@@ -27,7 +27,7 @@ import polars as pl
 import pyarrow as pa
 import pytest
 from hypothesis import settings
-from tests.sampled import chance_of, one_of
+from tests.sampled import every_nth, random_for
 from tests.unit.cfile.memory import MemoryFiles
 
 import nyala
@@ -272,7 +272,7 @@ def test_every_byte_changed(
     # so there is no need to try all patterns of each byte.
     ends = [offset for offset, owner in enumerate(owners) if owner is None]
     of_columns = [offset for offset, owner in enumerate(owners) if owner is not None]
-    for offset in [*ends, *one_of(12, of_columns, request)]:
+    for offset in [*ends, *every_nth(12, of_columns, request)]:
         owner = owners[offset]
         damaged = bytearray(content)
         damaged[offset] ^= 0xFF if offset % 2 else 1 << (offset // 2 % 8)
@@ -296,7 +296,7 @@ def test_the_file_cut_at_every_length(
     """A file without its end is not read as a shorter file."""
     content, places = written
     owners = owner_of_every_byte(content)
-    for length in one_of(6, range(len(content)), request):
+    for length in every_nth(6, range(len(content)), request):
         reading = reads(content[:length], places if by_places else None)
         place = places[length % len(places)]
         cut = not by_places or place.offset + place.length > length
@@ -412,7 +412,7 @@ def test_every_flip_that_the_crc_does_not_see(
         header = format.BLOCK_HEADER.size + 64
         flips = [(place, bit) for place in range(min(header, body)) for bit in range(8)]
         flips += [(place, place % 8) for place in range(header, body)]
-        for place, bit in one_of(9, flips, request):
+        for place, bit in every_nth(9, flips, request):
             damaged = bytearray(content)
             damaged[offset + place] ^= 1 << bit
             crc = google_crc32c.value(bytes(damaged[offset : offset + body]))
@@ -444,7 +444,7 @@ def test_every_flip_in_a_footer_that_the_crc_does_not_see(
     body = place.length - format.CRC.size
     flips = [(byte, bit) for byte in range(format.FOOTER.size) for bit in range(8)]
     flips += [(byte, byte % 8) for byte in range(format.FOOTER.size, body)]
-    for byte, bit in one_of(9, flips, request):
+    for byte, bit in every_nth(9, flips, request):
         damaged = bytearray(content)
         damaged[place.offset + byte] ^= 1 << bit
         crc = google_crc32c.value(bytes(damaged[place.offset : place.offset + body]))
@@ -490,7 +490,7 @@ def test_absurd_bytes_under_a_right_crc(
         "tail": [(tail, 20)],
         "head": [(0, 28)],
     }[part]
-    source = chance_of(request)
+    source = random_for(request)
     for _ in range(settings().max_examples):
         damaged = bytearray(content)
         for _ in range(source.choice((1, 1, 2, 3))):

@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from tests.corruption.seeded import contents, copy_store, files_of, make_store, same, tamper
-from tests.sampled import is_night
+from tests.sampled import is_long_run
 from tests.support import cli_runner, folder_in_memory, open_database, rows
 
 import nyala
@@ -434,7 +434,7 @@ def test_a_damaged_bloom_filter_is_rewritten(store: Path, origin: tuple[Path, li
     file = some(store, ".base")
     whole = file.read_bytes()
     offsets = bytes_of(file, ColumnKey(BLOOM))
-    for offset in offsets[:: len(offsets) // (6 if is_night() else 3)]:
+    for offset in offsets[:: len(offsets) // (6 if is_long_run() else 3)]:
         copied = copy_store(origin[0], store)
         file.write_bytes(flipped(whole, offset))
         (problem,) = {(p.kind, p.path, p.repairable) for p in nyala.check(copied).problems}
@@ -455,7 +455,7 @@ def test_damaged_encoded_keys_are_rewritten_from_the_key_columns(
         file = store / tablet.rowsets[0].meta.path
     whole = file.read_bytes()
     offsets = bytes_of(file, ColumnKey(KEY))
-    for offset in offsets[:: len(offsets) // (6 if is_night() else 3)]:
+    for offset in offsets[:: len(offsets) // (6 if is_long_run() else 3)]:
         copied = copy_store(origin[0], store)
         file.write_bytes(flipped(whole, offset))
         assert {(p.kind, p.path, p.repairable) for p in nyala.check(copied).problems} == {

@@ -16,7 +16,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from tests.corruption.seeded import copy_store
-from tests.sampled import is_night
+from tests.sampled import is_long_run
 from tests.support import compact_deltas, open_database, rows
 
 import nyala
@@ -126,7 +126,7 @@ def test_files_of_one_store_exchanged(stores: Any, tmp_path: Path, kind: str) ->
     one, _, held = stores
     files = of_kind(kind, held["files"])
     assert len(files) > 1, "the store has no two files of this kind"
-    pairs = [(files[0], files[-1]), (files[0], files[1])][: 2 if is_night() else 1]
+    pairs = [(files[0], files[-1]), (files[0], files[1])][: 2 if is_long_run() else 1]
     for number, (first, second) in enumerate(dict.fromkeys(pairs)):
         path = copy_store(one, tmp_path / f"{number}")
         shutil.copy(one / first, path / second)

@@ -29,7 +29,7 @@ from nyala.testing import FaultyObjects, SimulatedCrash
 from nyala.testing.faulty_objects import at
 from tests import loads
 from tests.figures import counted
-from tests.sampled import one_of
+from tests.sampled import every_nth
 
 Contents = dict[str, list[tuple[object, ...]]]
 
@@ -164,7 +164,7 @@ def test_the_process_ends_at_a_request(name: str, tmp_path: Path, request: pytes
     before, after, requests = before_and_after(WORK[name], tmp_path)
     assert requests > 0
     places = list(itertools.product(range(1, requests + 1), ("crash before", "crash after")))
-    for number, when in one_of(24, places, request) if len(places) > 12 else places:
+    for number, when in every_nth(24, places, request) if len(places) > 12 else places:
         end_at(WORK[name], number, when, tmp_path, before, after)
 
 

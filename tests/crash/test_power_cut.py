@@ -21,7 +21,7 @@ from nyala.env import system_files
 from nyala.testing.recording_files import RecordingFiles
 from tests.crash.workload import DIRECT_COMMIT_BYTES, STEPS, State, check_everything, state_of
 from tests.figures import counted
-from tests.sampled import one_of
+from tests.sampled import every_nth
 from tests.support import open_database
 
 
@@ -95,7 +95,7 @@ def test_every_moment(run: Run, tmp_path: Path, request: pytest.FixtureRequest) 
     assert events > 200
     first = run.recording.events[0]
     assert first is not None
-    for event in one_of(36, range(events + 1), request):
+    for event in every_nth(36, range(events + 1), request):
         crash_and_compare(run, event, random.Random(event), tmp_path / "image")
 
 

@@ -51,7 +51,7 @@ from nyala.wal.record import LogRecord, SettledGroup
 from tests.corruption.seeded import Origin, contents, copy_store, make_origin, same, tamper
 from tests.fuzz.test_fuzz import only_own_errors, reseal
 from tests.loads import stage
-from tests.sampled import one_of
+from tests.sampled import every_nth
 from tests.support import folder_in_memory, open_database
 
 # A failure prints the whole store, which is long. Hypothesis should not warn of that.
@@ -239,7 +239,7 @@ def test_a_delta_file_of_another_rowset_is_rows_or_corruption(
         state = db._writer().state
         pairs += [(d, r) for d in state.deltas for r in state.rowsets if state.deltas[d].rowset_id != r]
     assert len(pairs) > 4
-    for delta, rowset in one_of(12, pairs, request):
+    for delta, rowset in every_nth(12, pairs, request):
 
         def give(state: CatalogState, delta: int = delta, rowset: int = rowset) -> dict[str, Any]:
             return {"put_deltas": [replace(state.deltas[delta], rowset_id=rowset)]}

@@ -36,7 +36,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     shape: ClassVar[Shape]
     options: ClassVar[st.SearchStrategy[Options]]
-    every_feed: ClassVar[bool] = False  # whether some sequences end with all feeds between moments
+    every_feed: ClassVar[bool] = False  # whether a sequence may end by reading the feeds between all moments
     large: ClassVar[bool] = False
     session_type: ClassVar[type[Session]] = Session
     session: Session
@@ -66,9 +66,9 @@ class StoreMachine(RuleBasedStateMachine):
     def teardown(self) -> None:
         if hasattr(self, "session"):
             try:
-                self._do("look_now")
-                self._do("look_at_pinned")
-                self._do("look_everywhere", self.feeds)
+                self._do("read_now")
+                self._do("read_pinned")
+                self._do("read_everywhere", self.feeds)
             finally:
                 self.session.close()
 
@@ -203,7 +203,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     def _step_between(self, data: Data, phase: str, locked: bool) -> Step:
         """Draw a step between the phases of another one. locked: flushes would wait for that one."""
-        kinds = ["write", "write", "write", "look"] + ([] if locked else ["flush", "collect", "compact"])
+        kinds = ["write", "write", "write", "read"] + ([] if locked else ["flush", "collect", "compact"])
         kinds += ["alter"] * (phase != "begun")
         match data.draw(st.sampled_from([*kinds, "kill"] if data.draw(st.integers(0, 3)) == 0 else kinds)):
             case "write":
@@ -219,7 +219,7 @@ class StoreMachine(RuleBasedStateMachine):
             case "kill":
                 return ("kill", data.draw(st.one_of(st.none(), NUMBER)))
             case _:
-                return self._look_back(data, data.draw(TABLES))
+                return self._read_at(data, data.draw(TABLES))
 
     def _with_others_between(self, data: Data, locked: bool, *step: Any) -> None:
         """Do a step, and draw steps between its phases, which are added to its last argument."""
@@ -237,7 +237,7 @@ class StoreMachine(RuleBasedStateMachine):
         finally:
             self.session.ask_between = lambda phase: None
 
-    def _look_back(self, data: Data, name: str) -> Step:
+    def _read_at(self, data: Data, name: str) -> Step:
         session, model = self.session, self.session.models[name]
         number, before = data.draw(NUMBER, label="moment"), data.draw(st.integers(0, 1))
         schema = data.draw(st.sampled_from(["at", "current"]), label="schema")
@@ -247,7 +247,7 @@ class StoreMachine(RuleBasedStateMachine):
         if data.draw(st.booleans(), label="some columns"):
             every = [column.name for column in model.columns(seen)]
             names = data.draw(st.lists(st.sampled_from(every), min_size=1, unique=True))
-        return ("look_back", name, number, before, schema, data.draw(NUMBER), where, names)
+        return ("read_at", name, number, before, schema, data.draw(NUMBER), where, names)
 
     # ── writes ────────────────────────────────────────────────────────────────────────────────────
 
@@ -431,8 +431,8 @@ class StoreMachine(RuleBasedStateMachine):
     # ── reading ───────────────────────────────────────────────────────────────────────────────────
 
     @rule(data=st.data(), name=TABLES)
-    def look_back(self, data: Data, name: str) -> None:
-        self._do(*self._look_back(data, name))
+    def read_at(self, data: Data, name: str) -> None:
+        self._do(*self._read_at(data, name))
 
     @rule(
         name=TABLES,
@@ -441,37 +441,37 @@ class StoreMachine(RuleBasedStateMachine):
         schema=st.sampled_from(["at", "current"]),
         view=NUMBER,
     )
-    def look_at_changes(self, name: str, moments: tuple[int, int], net: bool, schema: str, view: int) -> None:
-        self._do("look_feed", name, *moments, net, schema, view)
+    def read_changes(self, name: str, moments: tuple[int, int], net: bool, schema: str, view: int) -> None:
+        self._do("read_feed", name, *moments, net, schema, view)
 
     @rule(name=TABLES, number=NUMBER, view=NUMBER)
-    def look_at_keys(self, name: str, number: int, view: int) -> None:
-        self._do("look_keys", name, number, view)
-        self._do("look_history", name, view)
+    def read_keys(self, name: str, number: int, view: int) -> None:
+        self._do("read_keys", name, number, view)
+        self._do("read_history", name, view)
 
     @rule(data=st.data(), name=TABLES, number=NUMBER, columns=st.integers(0, 3), view=NUMBER)
-    def look_at_many_keys(self, data: Data, name: str, number: int, columns: int, view: int) -> None:
+    def read_many_keys(self, data: Data, name: str, number: int, columns: int, view: int) -> None:
         most, places = (PLACE, 2) if self.large else (12, 0)
         first = st.builds(
             lambda first, place: first + PLACE * place, st.integers(0, 40), st.integers(0, places)
         )
         stretch = st.tuples(first, st.sampled_from([1, 2, 5, most]), st.sampled_from([1, 1, 2, 7]))
         stretches = data.draw(st.lists(stretch, min_size=1, max_size=3), label="stretches")
-        self._do("look_many", name, number, stretches, columns, view)
+        self._do("read_many", name, number, stretches, columns, view)
 
     @rule(data=st.data(), name=TABLES, sql=st.booleans())
-    def look_otherwise(self, data: Data, name: str, sql: bool) -> None:
+    def read_by_sql_or_tokens(self, data: Data, name: str, sql: bool) -> None:
         """Read the present rows by SQL or by scan tokens."""
-        self._do("look_sql" if sql else "look_tokens", name, self._predicate(data, name))
+        self._do("read_sql" if sql else "read_tokens", name, self._predicate(data, name))
 
     @rule()
-    def look_at_old_views(self) -> None:
-        self._do("look_now")
-        self._do("look_at_pinned")
+    def read_old_views(self) -> None:
+        self._do("read_now")
+        self._do("read_pinned")
 
     @rule()
     def a_check_finds_nothing(self) -> None:
-        self._do("look_check")
+        self._do("check")
 
 
 def _value(column: Column) -> st.SearchStrategy[Any]:

@@ -6,12 +6,12 @@ A step is a tuple of an operation's name and plain values, so that a sequence of
         ("write", "t", "insert", [{"s": "", "n": 0, "d": datetime.date(1969, 12, 31), "a": 1}], "raise"),
         ("flush", "t", {}),
         ("compact", "t", 0, ("merge", [0], 1), {"written": [("write", …)]}),
-        ("look_back", "t", 1, 0, "at", 0, ("=", "a", 1)),
+        ("read_at", "t", 1, 0, "at", 0, ("=", "a", 1)),
     ])
 
 Steps name moments and tablets by numbers, and are skipped if they do not fit the present tables. So
 any part of a sequence is a sequence too, and `reduced` can remove steps. After each step the tables
-that it may have changed are compared. Steps that begin with `look` compare more. A sequence always
+that it may have changed are compared. Steps that begin with `read_` compare more. A sequence always
 does the same, because nothing runs in the background and only `wait` moves the clock.
 """
 
@@ -42,7 +42,7 @@ from nyala.tablet.store import Store, StoreOptions
 from nyala.testing.clock import ManualClock, SeededRandomness
 from nyala.testing.faulty_files import SimulatedCrash
 from nyala.testing.recording_files import RecordingFiles
-from tests.model.looks import Looks, assert_same
+from tests.model.reads import Reads, assert_same
 from tests.model.shapes import Options, Shape, make_table, tiny
 from tests.model.values import Predicate, column_of, holds, text
 from tests.model.versions import NOW, Alteration, Range, Row, Table
@@ -69,7 +69,7 @@ class Aborted(Exception):
     """Raised inside of a batch, to abort it."""
 
 
-class Session(Looks):
+class Session(Reads):
     """A store with three tables, and their models.
 
     Table `t` keeps its history forever, `u` keeps it for 50 ms, and `p` has only key columns.
@@ -84,12 +84,12 @@ class Session(Looks):
         self._changed: set[str] = set()  # tables that the present step may have changed
         self._tiny = tiny(options.tiny)
         self._tiny.__enter__()
-        # If possible in shared memory, where a sync costs nothing.
+        # The folder is in shared memory if possible, because a sync costs nothing there.
         where = SHARED_MEMORY if SHARED_MEMORY.is_dir() else None
         self.folder = Path(tempfile.mkdtemp(prefix="nyala-model-", dir=where))
         self.generation = 0
         self.clock = ManualClock()
-        # One for all stores of the session, so that random names of files never repeat.
+        # All stores of the session share it, so that random names of files never repeat.
         self.randomness = SeededRandomness()
         self.readers: list[Database] = []
         self.pinned: list[Pin] = []
@@ -151,7 +151,7 @@ class Session(Looks):
             self._changed.clear()
 
     def _tables_of(self, step: Step) -> set[str]:
-        if step[0].startswith("look") or step[0] in ("pin", "wait", "reader"):
+        if step[0].startswith("read_") or step[0] in ("check", "pin", "wait", "reader"):
             return set()
         if step[0] == "repeat":
             return self._tables_of(step[2])
@@ -183,7 +183,7 @@ class Session(Looks):
             self.do(extra)
 
     def compare(self) -> None:
-        """Compare all rows of tables, and the rows that a predicate selects, which is another each time."""
+        """Compare all rows of tables, and the rows that a predicate selects. Each call uses another predicate."""
         self._compared += 1
         for name in {*self._changed, list(self.models)[self._compared % len(self.models)]}:
             model = self.models[name]
@@ -615,7 +615,7 @@ def replay(shape: Shape, options: Options, steps: Iterable[Step]) -> Session:
     try:
         for step in steps:
             session.do(step)
-        session.do(("look_everywhere", True))
+        session.do(("read_everywhere", True))
         return session
     finally:
         session.close()

@@ -5,7 +5,7 @@ kills the process, and reads from other processes.
 
     machine.py     chooses random steps
     session.py     applies a step to the store and to the model
-    looks.py       reads the store and compares the results with the model
+    reads.py       reads the store and compares the results with the model
     versions.py    the model: a dictionary of versions
     shapes.py      kinds of tables, and tiny limits
 
@@ -89,7 +89,7 @@ def test_large_batches_and_many_changes_of_the_same_rows() -> None:
     run(STRING, ANY, examples(50), 15, large=True)
 
 
-def look_up_much(
+def look_up_few_and_many(
     shape: Shape, more: list[tuple[str, str]], seeds: list[int], stretches: list[tuple[int, int, int]]
 ) -> None:
     """Write rowsets of hundreds of rows, and look up few rows of one rowset and many of another."""
@@ -99,13 +99,13 @@ def look_up_much(
             columns = [column.name for column in session.models["t"].values()]
             session.do(("many", "t", "upsert", PLACE * place, PLACE, seed, columns))
             session.do(("flush", None, {}))
-            session.do(("look_many", "t", -1, [(PLACE * place, PLACE, 1), (0, 1, 1)], 0, 0))
+            session.do(("read_many", "t", -1, [(PLACE * place, PLACE, 1), (0, 1, 1)], 0, 0))
         session.do(("many", "t", "update", 7, 20, seeds[0], ["c", "more0"]))
         for moment in (-1, -2):
-            session.do(("look_many", "t", moment, stretches, 0, 0))
-            session.do(("look_many", "t", moment, [(0, PLACE, 1), (PLACE, 2, 5)], 2, 0))
+            session.do(("read_many", "t", moment, stretches, 0, 0))
+            session.do(("read_many", "t", moment, [(0, PLACE, 1), (PLACE, 2, 5)], 2, 0))
         session.do(("maintain", "t", "compact"))
-        session.do(("look_many", "t", -1, stretches, 0, 0))
+        session.do(("read_many", "t", -1, stretches, 0, 0))
     except BaseException:
         note(session.source())
         raise
@@ -130,7 +130,7 @@ def test_few_rows_of_one_rowset_and_many_of_another(
     shape: Shape, more: list[tuple[str, str]], seeds: list[int], stretches: list[tuple[int, int, int]]
 ) -> None:
     """Few values are read in another form than many, and a look-up concatenates both."""
-    look_up_much(shape, more, seeds, stretches)
+    look_up_few_and_many(shape, more, seeds, stretches)
 
 
 @pytest.mark.long
@@ -141,7 +141,7 @@ def test_few_rows_of_one_rowset_and_many_of_another_for_long(
 ) -> None:
     what = "look-ups in large rowsets against a dictionary of versions, columns of any type and encoding"
     with counted(what, "examples") as tried:
-        look_up_much(shape, more, seeds, stretches)
+        look_up_few_and_many(shape, more, seeds, stretches)
         tried.append(1)
 
 
@@ -176,7 +176,7 @@ def test_printed_steps_repeat_the_sequence() -> None:
         session.do(("flush", None, {"written": [("write", "t", "upsert", rows, "collect")]}))
         session.do(("alter", "t", [("add", "e", "int8", True, 3), ("drop range", None, 0, True)], {}))
         session.do(("kill", 7))
-        session.do(("look_everywhere", True))
+        session.do(("read_everywhere", True))
         source, moments = session.source(), session.moments
     finally:
         session.close()

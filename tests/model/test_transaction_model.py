@@ -37,7 +37,7 @@ from nyala.tablet.flush.lifecycle import flush, flush_deltas
 from nyala.tablet.store import Store, StoreOptions
 from nyala.testing.clock import ManualClock, SeededRandomness
 from tests.processes import Child
-from tests.sampled import each, is_night
+from tests.sampled import each, is_long_run
 from tests.support import folder_in_memory
 
 Row = tuple[int | None, int | None]
@@ -522,7 +522,7 @@ def run_history(seed: int, steps: int = 120, kind: type[History] = History) -> d
 
 @pytest.mark.parametrize("part", each(20, range(20)))
 def test_transactions_agree_with_the_model(part: int) -> None:
-    count = 100 if is_night() else 8
+    count = 100 if is_long_run() else 8
     seen = [run_history(seed) for seed in range(part * 100, part * 100 + count)]
     total = {what: sum(one[what] for one in seen) for what in seen[0]}
     assert all(total[what] >= 5 for what in total), f"the histories hardly met {total}"
@@ -530,6 +530,6 @@ def test_transactions_agree_with_the_model(part: int) -> None:
 
 @pytest.mark.parametrize("part", each(10, range(10)))
 def test_transactions_of_a_process_that_shares_the_store(part: int) -> None:
-    count = 20 if is_night() else 2
+    count = 20 if is_long_run() else 2
     seen = [run_history(seed, 90, SharedHistory) for seed in range(part * 20, part * 20 + count)]
     assert all(sum(one[what] for one in seen) for what in ("commit", "conflict"))

@@ -13,7 +13,7 @@ import pytest
 from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
-from tests.sampled import one_of
+from tests.sampled import every_nth
 
 import nyala
 import nyala.spark
@@ -253,7 +253,7 @@ def test_terms_that_the_scan_applies_give_sparks_result(
     pairs = [f"{one} AND {other}" for one, other in zip(TERMS, TERMS[5:], strict=False)]
     text = " UNION ALL ".join(
         f"SELECT {number} AS q, count(*) AS rows, sum(k) AS keys FROM {{t}} WHERE {where}"
-        for number, where in enumerate(one_of(4, (*TERMS, *pairs), request))
+        for number, where in enumerate(every_nth(4, (*TERMS, *pairs), request))
     )
     mine = nyala.spark.sql(spark, text.replace("{t}", "many"), store=db.path)
     assert answer(mine) == answer(spark.sql(text.replace("{t}", "as_spark_has_them")))
@@ -303,7 +303,7 @@ def test_each_way_gives_the_result_of_spark(
     spark.conf.set(internals.SETTING, str(way != "without internals").lower())
     for name in ("t", "u"):
         spark.createDataFrame(db[name].to_arrow()).createOrReplaceTempView(name)
-    for text in one_of(9, STATEMENTS, request):
+    for text in every_nth(9, STATEMENTS, request):
         actual = nyala.spark.sql(spark, text, store=db.path)
         if text not in of_views:
             theirs = spark.sql(text)
@@ -380,7 +380,7 @@ def test_statements_that_are_not_analysed_read_all_columns(
 
     spark.conf.set("spark.sql.ansi.enabled", ansi)
     try:
-        for text in one_of(8, HARD_TO_TELL, request):
+        for text in every_nth(8, HARD_TO_TELL, request):
             requested = outcome(lambda text=text: spark.sql(text))
             for _ in range(2):  # the second time with the remembered analysis
                 assert outcome(lambda text=text: nyala.spark.sql(spark, text, store=db.path)) == requested, (
@@ -485,7 +485,7 @@ def test_values_of_constants_that_spark_computes(
                 "k", "CAST(at AS TIMESTAMP_LTZ) AS at", "day", "n"
             ).createOrReplaceTempView("u")
             monkeypatch.setattr(query, "leased_frame", spied)
-            for term in one_of(8, OPEN, request):
+            for term in every_nth(8, OPEN, request):
                 requested = answer(spark.sql(f"SELECT k FROM u WHERE {term}"))
                 assert (
                     answer(nyala.spark.sql(spark, f"SELECT k FROM t WHERE {term}", store=store)) == requested

@@ -14,7 +14,7 @@ from nyala.env import system_files
 from nyala.errors import Error, StorageError
 from nyala.testing.faulty_files import FaultKind, FaultyFiles
 from tests.figures import counted
-from tests.sampled import one_of
+from tests.sampled import every_nth
 from tests.stress.steps import (
     DIRECT_COMMIT_BYTES,
     Outcomes,
@@ -62,7 +62,7 @@ def test_a_fault_at_any_operation_loses_nothing(
     outcomes, operations = outcomes_of(origin, step), operations_of(origin, step)
     places = range(1, operations + 1)
     failed = 0
-    for fail_at in one_of(10, places, request) if operations > 20 else places:
+    for fail_at in every_nth(10, places, request) if operations > 20 else places:
         reached, raised = one_fault(origin, step, outcomes, kinds[fail_at % len(kinds)], fail_at)
         assert reached
         failed += raised

@@ -13,7 +13,7 @@ import nyala
 from nyala.catalog.store_lock import StoreLock
 from nyala.env import SYSTEM
 from tests.processes import children
-from tests.sampled import is_night
+from tests.sampled import is_long_run
 
 PROCESSES = 4
 ACCOUNTS = 6
@@ -54,7 +54,7 @@ def notes_of(path: Path) -> list[tuple[str, int]]:
 
 
 def test_the_lock_holder_is_killed_again_and_again(tmp_path: Path) -> None:
-    batches, kills = (150, 40) if is_night() else (12, 4)
+    batches, kills = (150, 40) if is_long_run() else (12, 4)
     store = tmp_path / "s"
     with nyala.connect(store) as db:
         db.create_table("t", {"me": "int64", "number": "int64", "part": "int64"}, ["me", "number", "part"])
@@ -105,7 +105,7 @@ def test_the_lock_holder_is_killed_again_and_again(tmp_path: Path) -> None:
 
 def test_a_hot_counter_and_transfers_by_four_processes_are_exact(tmp_path: Path) -> None:
     """Without kills every call is counted once, and every process makes progress."""
-    times = 100 if is_night() else 5
+    times = 100 if is_long_run() else 5
     with children(tmp_path / "s", PROCESSES) as workers:
         workers[0].run(
             "db.create_table('c', {'id': 'int64', 'n': 'int64'}, 'id').insert([(0, 0), (1, 100), (2, 100)])"
@@ -136,7 +136,7 @@ db = nyala.connect(path)
 t = db.create_table("t", {"k": "int64"}, "k", exist_ok=True)
 result = [t.insert([(KEY,)]).inserted, type(db._store).__name__]
 """
-    rounds = 10 if is_night() else 1
+    rounds = 10 if is_long_run() else 1
     for number in range(rounds):
         with children(tmp_path / str(number), 4, setup="pass") as workers:
             for key, worker in enumerate(workers):
@@ -149,7 +149,7 @@ result = [t.insert([(KEY,)]).inserted, type(db._store).__name__]
 
 def test_processes_open_and_close_the_store_in_turn(tmp_path: Path) -> None:
     """Each one becomes the writer when the one before it has closed the store. No batch is lost."""
-    rounds = 30 if is_night() else 2
+    rounds = 30 if is_long_run() else 2
     path = tmp_path / "s"
     with nyala.connect(path) as db:
         db.create_table("t", {"k": "int64"}, "k")

@@ -11,7 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from tests.loads import a_job, content, open_with_table
+from tests.loads import content, open_with_table, staged_job
 from tests.sampled import each
 
 import nyala
@@ -132,7 +132,7 @@ def test_files_of_a_load(path: Path, step: str) -> None:
     with open_with_table(path.parent / "other") as db:
         db["t"].insert({"k": [1], "v": [1], "w": ["a"]})
         db["t"].flush()
-        with a_job(db, "upsert", {"k": [1, 2, 3], "v": [10, 20, 30]}) as (job, _):
+        with staged_job(db, "upsert", {"k": [1, 2, 3], "v": [10, 20, 30]}) as (job, _):
             db.close()
             with holder(db.path, step) as process:
                 answer = handover.commit_load_files(db.path, job)

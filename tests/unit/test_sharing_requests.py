@@ -10,7 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from tests.sampled import is_night
+from tests.sampled import is_long_run
 
 import nyala
 from nyala.env import SYSTEM
@@ -184,7 +184,7 @@ def test_changed_requests_are_executed_or_refused(db: nyala.Database) -> None:
     """No request causes an internal error of the writer, or damages the store."""
     chance = random.Random(11)
     made = requests(db)
-    for number in range(20_000 if is_night() else 300):
+    for number in range(20_000 if is_long_run() else 300):
         name = chance.choice(list(made))
         request, attachments = made[name]
         request = changed(request, chance)

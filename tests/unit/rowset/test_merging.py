@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.sampled import is_night
+from tests.sampled import is_long_run
 from tests.unit.delta.applied import applied
 
 from nyala.delta.run import LIVENESS, DeltaRun, build_run
@@ -162,7 +162,7 @@ def histories(draw: st.DrawFn) -> list[Life]:
     cut=st.integers(0, LAST),
     earlier=st.lists(st.integers(0, LAST), min_size=3, max_size=3),
 )
-@settings(max_examples=settings().max_examples * (4 if is_night() else 1))
+@settings(max_examples=settings().max_examples * (4 if is_long_run() else 1))
 def test_g2_the_merged_image_reads_like_its_inputs(
     kind: str, lives: list[Life], order: list[int], cut: int, earlier: list[int]
 ) -> None:

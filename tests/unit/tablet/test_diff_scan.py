@@ -22,7 +22,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.sampled import is_night
+from tests.sampled import is_long_run
 from tests.support import compact_deltas, open_database
 
 import nyala
@@ -311,7 +311,7 @@ NAMES = (f"w{number}" for number in itertools.count())
 
 
 @given(steps=STEPS, hashed=st.booleans(), split_rows=st.sampled_from([1, 2, 100]), data=st.data())
-@settings(max_examples=settings().max_examples * (2 if is_night() else 1))
+@settings(max_examples=settings().max_examples * (2 if is_long_run() else 1))
 def test_feeds_agree_with_a_dictionary_of_versions(
     shared: Database, steps: list[Any], hashed: bool, split_rows: int, data: st.DataObject
 ) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from tests.loads import a_job, begin_request, content, env_of, open_with_table, run, stage
+from tests.loads import begin_request, content, env_of, open_with_table, run, stage, staged_job
 
 import nyala
 from nyala.env import SYSTEM
@@ -55,7 +55,7 @@ OTHERS: dict[str, Callable[[nyala.Database], object]] = {
 
 
 def test_the_message_of_a_load_is_committed(db: nyala.Database) -> None:
-    with a_job(db, "insert", {"k": [1, 2], "v": [1, 2], "w": ["a", "b"]}) as (job, _):
+    with staged_job(db, "insert", {"k": [1, 2], "v": [1, 2], "w": ["a", "b"]}) as (job, _):
         handover.commit_load_files(db.path, dataclasses.replace(job, message="the load"), env_of(db))
     assert [(c.inserted, c.message) for c in db.commits()] == [(2, "the load")]
 
@@ -122,7 +122,7 @@ def test_a_repeated_commit_of_a_job_without_effect_changes_nothing(
 ) -> None:
     """The first answer was lost, and others freed the ignored keys."""
     db["t"].insert({"k": [1, 2], "v": [1, 2], "w": ["a", "b"]})
-    with a_job(db, "insert-ignore", {"k": rows, "v": rows}) as (job, _):
+    with staged_job(db, "insert-ignore", {"k": rows, "v": rows}) as (job, _):
         first = handover.commit_load_files(db.path, job)
         assert (first["inserted"], first["ignored"]) == (0, len(rows))
         db["t"].delete({"k": [1]})
@@ -150,7 +150,7 @@ def test_a_commit_that_failed_at_its_end_can_be_sent_again(
     def full(*_: object, **__: object) -> None:
         raise StorageError("the disk is full")
 
-    with a_job(db, "upsert", {"k": [1, 2], "v": [5, 5]}) as (job, _):
+    with staged_job(db, "upsert", {"k": [1, 2], "v": [5, 5]}) as (job, _):
         with monkeypatch.context() as patch:
             patch.setattr(store, "transact", full)
             with pytest.raises(StorageError, match="the disk is full"):
@@ -611,7 +611,7 @@ def test_counts_are_those_of_the_commit(db: nyala.Database, operation: str) -> N
         write_at_random(db, rng, {}, deleting=0.5)
         keys = [rng.randrange(40) for _ in range(60)]
         rows = {"k": keys} if operation.startswith("delete") else {"k": keys, "v": list(range(60))}
-        with a_job(db, operation, rows) as (job, failed):
+        with staged_job(db, operation, rows) as (job, failed):
             write_at_random(db, rng, {}, deleting=0.5)
             other.delete(where="TRUE")
             other.insert(table.to_arrow())

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.loads import a_job, content, open_with_table
+from tests.loads import content, open_with_table, staged_job
 
 import nyala
 from nyala.errors import CorruptionError, InvalidArgumentError
@@ -32,7 +32,7 @@ def first(staged: dict[str, Any]) -> dict[str, Any]:
 
 def forge(db: nyala.Database, operation: str, rows: dict[str, list[Any]], change: Change) -> None:
     """Run a job whose commit is changed in each of its tablets."""
-    with a_job(db, operation, rows) as (job, _):
+    with staged_job(db, operation, rows) as (job, _):
         fields = json.loads(json.dumps(job.to_json()))
         for staged in fields["tablets"]:
             change(staged)
@@ -84,7 +84,7 @@ def test_new_rows_are_not_taken_for_idle_ones(db: nyala.Database) -> None:
 
 def test_exchanged_rowsets_of_two_tablets_are_refused(db: nyala.Database) -> None:
     """Otherwise scans would return their rows, but look-ups by key would not."""
-    with a_job(db, "insert", {"k": list(range(30)), "v": [0] * 30}) as (job, _):
+    with staged_job(db, "insert", {"k": list(range(30)), "v": [0] * 30}) as (job, _):
         fields = json.loads(json.dumps(job.to_json()))
         one, other = fields["tablets"][:2]
         one["rowsets"], other["rowsets"] = other["rowsets"], one["rowsets"]
@@ -191,7 +191,7 @@ def test_changes_of_another_rowset_are_refused(db: nyala.Database) -> None:
         (of_another, "another rowset in its name"),
         (renamed, "but the file has one of row"),
     ):
-        with a_job(db, "upsert", {"k": list(range(300)), "v": [1] * 300}) as (job, _):
+        with staged_job(db, "upsert", {"k": list(range(300)), "v": [1] * 300}) as (job, _):
             fields = json.loads(json.dumps(job.to_json()))
             plan_files = {
                 rowset.id: RowSetFiles.of(rowset).to_json()
@@ -207,7 +207,7 @@ def test_changes_of_another_rowset_are_refused(db: nyala.Database) -> None:
 
 def test_a_damaged_staged_file_is_refused(db: nyala.Database) -> None:
     """Its directory has a checksum."""
-    with a_job(db, "insert", {"k": [1], "v": [1]}) as (job, _):
+    with staged_job(db, "insert", {"k": [1], "v": [1]}) as (job, _):
         path = Path(db.path) / job.tablets[0].rowsets[0].meta.path
         data = bytearray(path.read_bytes())
         data[-40] ^= 1

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from tests.figures import counted
-from tests.sampled import is_night, one_of
+from tests.sampled import every_nth, is_long_run
 from tests.support import folder_in_memory, open_database, rows
 
 import nyala
@@ -129,7 +129,7 @@ def test_a_power_cut_in_the_replay_of_a_long_log_changes_nothing(
 ) -> None:
     """At some writes, syncs and renames. Unsynced data is lost, torn or kept."""
     assert recovery.events > 50
-    for event in one_of(recovery.events // 2, range(8, recovery.events), request):
+    for event in every_nth(recovery.events // 2, range(8, recovery.events), request):
         check_power_cut(long_log, recovery, event, event)
 
 
@@ -151,7 +151,7 @@ def test_a_crash_in_the_replay_of_a_long_log_changes_nothing(
     """The process ends, and all of its writes so far are there."""
     path, moments = long_log
     crashed = path.with_name("crashed")
-    for fail_at in (14, 36)[:: 1 if is_night() else 2]:
+    for fail_at in (14, 36)[:: 1 if is_long_run() else 2]:
         shutil.rmtree(crashed, ignore_errors=True)
         shutil.copytree(path, crashed)
         files = FaultyFiles(system_files(), fail_at, "crash")

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from tests.sampled import each, in_turns
-from tests.support import pieces_read
+from tests.support import split_sizes
 
 import nyala
 from nyala.cfile import memory
@@ -283,7 +283,7 @@ def test_splits_that_were_cut_for_memory_are_not_joined_for_polars(
         table = db.create_table("t", {"k": "int64", **dict.fromkeys(names, "double")}, "k")
         table.insert(pa.table({"k": range(rows), **{name: values + i for i, name in enumerate(names)}}))
         db.flush()
-    read = pieces_read(monkeypatch)
+    read = split_sizes(monkeypatch)
     with nyala.connect(tmp_path / "s", read_only=True, memory_limit=LIMIT) as db:
         cut = [batch.num_rows for batch in db["t"].scan().to_reader()]
         assert max(cut) * 8 * len(names) <= SHARE < rows * 8 * len(names)

@@ -1,4 +1,4 @@
-"""The reading steps of a session: each compares what the store returns with its model."""
+"""The steps of a session that read: each compares the rows that the store returns with those of the model."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def assert_same(found: Any, wanted: Any, what: str) -> None:
         )
 
 
-class Looks:
+class Reads:
     """The part of a `Session` with the steps that only read.
 
     Their arguments are numbers, so that they fit any state: `number` chooses a moment, and `view` the
@@ -80,7 +80,7 @@ class Looks:
     # ── history ───────────────────────────────────────────────────────────────────────────────────
 
     def _mark(self, name: str) -> int:
-        """Return the oldest moment of the table that can be read now (H1); 0: all can (H4)."""
+        """Return the oldest moment of the table that can be read now; 0: every moment (rules H1 and H4)."""
         history_us = self.history_us[name]
         if history_us is None:
             return 0
@@ -91,7 +91,7 @@ class Looks:
         return at < max(self._mark(name), self.models[name].rewritten)
 
     def _may_be_refused(self, name: str, at: int) -> bool:
-        """Whether history of the moment may be expired, also if the history was shorter earlier."""
+        """Whether history of the moment may have expired, perhaps while the table had a shorter history."""
         return at < max(self.marks[name], self._mark(name), self.models[name].rewritten)
 
     def _refused(self, name: str, at: int, error: HistoryExpiredError) -> None:
@@ -100,7 +100,7 @@ class Looks:
 
     # ── steps ─────────────────────────────────────────────────────────────────────────────────────
 
-    def do_look_back(
+    def do_read_at(
         self,
         name: str,
         number: int,
@@ -129,7 +129,7 @@ class Looks:
             assert missing, (what, error)
             assert any(_named(one) in str(error) for one in missing), error
             if where is None:
-                self._look_at_other_ranges(name, at, seen, schema, table)
+                self._read_other_ranges(name, at, seen, schema, table)
             return
         except TableNotFoundError as error:
             assert not model.existed(at), (what, error)
@@ -146,7 +146,7 @@ class Looks:
         assert_same(found.to_pylist(), wanted, what)
         assert count == len(wanted), f"count of {what}"
 
-    def _look_at_other_ranges(self, name: str, at: int, seen: int, schema: str, table: Any) -> None:
+    def _read_other_ranges(self, name: str, at: int, seen: int, schema: str, table: Any) -> None:
         """Scan with predicates that exclude purged ranges, which must not raise an error."""
         model, on = self.models[name], self.shape.range_on
         assert on is not None
@@ -158,14 +158,14 @@ class Looks:
             found = table.scan(where=text(where), at=at, order_by_key=True, schema=schema).to_arrow()
             assert_same(found.to_pylist(), model.rows(at, seen, where), f"{name} at {at} where {where}")
 
-    def do_look_feed(
+    def do_read_feed(
         self, name: str, since_number: int, until_number: int, net: bool, schema: str, view: int
     ) -> None:
         """Read a change feed between two moments, with the ranges that were dropped or restored."""
         since, until = sorted((self._moment(since_number), self._moment(until_number)))
-        self._look_feed(name, since, until, net, schema, self._table(name, self._view(view)))
+        self._read_feed(name, since, until, net, schema, self._table(name, self._view(view)))
 
-    def _look_feed(self, name: str, since: int, until: int, net: bool, schema: str, table: Any) -> None:
+    def _read_feed(self, name: str, since: int, until: int, net: bool, schema: str, table: Any) -> None:
         model, seen = self.models[name], NOW if schema == "current" else until
         try:
             feed = table.changes(since, until, versions="net" if net else "all", schema=schema)
@@ -225,7 +225,7 @@ class Looks:
         texts = " ".join(one.range for one in feed.dropped_ranges)
         assert all(_named(one) in texts for one in gone), texts
 
-    def do_look_keys(self, name: str, number: int, view: int) -> None:
+    def do_read_keys(self, name: str, number: int, view: int) -> None:
         """Look up all keys of the shape at a moment, by one call and one by one."""
         model, at = self.models[name], self._moment(number)
         table = self._table(name, self._view(view))
@@ -245,7 +245,7 @@ class Looks:
         except HistoryExpiredError as error:
             self._refused(name, at, error)
 
-    def do_look_many(
+    def do_read_many(
         self, name: str, number: int, stretches: list[tuple[int, int, int]], columns: int, view: int
     ) -> None:
         """Look up many keys at a moment.
@@ -277,7 +277,7 @@ class Looks:
     def _was_in(self, one: Any, key: Key) -> bool:
         return self.shape.range_on is not None and bool(one.has(key[self.shape.range_on]))
 
-    def do_look_history(self, name: str, number: int) -> None:
+    def do_read_history(self, name: str, number: int) -> None:
         """Read the history of a key."""
         model = self.models[name]
         if not model.versions or self.history_us[name] is not None or model.rewritten:
@@ -286,7 +286,7 @@ class Looks:
         found = self._table(name).history(dict(zip(model.key_names(), key, strict=True))).to_pylist()
         assert_same(found, model.history(key), f"the history of {key} in {name}")
 
-    def do_look_sql(self, name: str, where: Predicate | None) -> None:
+    def do_read_sql(self, name: str, where: Predicate | None) -> None:
         """Read the present rows by SQL."""
         if not self._sees(name, where):
             return
@@ -296,7 +296,7 @@ class Looks:
         found.sort(key=self.models[name].key_of)
         assert_same(found, self.models[name].rows(where=where), statement)
 
-    def do_look_tokens(self, name: str, where: Predicate | None) -> None:
+    def do_read_tokens(self, name: str, where: Predicate | None) -> None:
         """Read the present rows by scan tokens."""
         if not self._sees(name, where):
             return
@@ -310,7 +310,7 @@ class Looks:
         found.sort(key=self.models[name].key_of)
         assert_same(found, self.models[name].rows(where=where), f"the tokens of {name}")
 
-    def do_look_now(self) -> None:
+    def do_read_now(self) -> None:
         """Read the present rows in all reader processes."""
         for reader in self.readers:
             assert reader.now() == self.db.now()
@@ -318,18 +318,18 @@ class Looks:
                 found = self._table(name, reader).scan(order_by_key=True).to_arrow().to_pylist()
                 assert_same(found, model.rows(), f"the rows of {name} in a reader process")
 
-    def do_look_at_pinned(self) -> None:
+    def do_read_pinned(self) -> None:
         """Read snapshots and scans that were taken by earlier steps."""
         for pin in self.pinned:
             found = pin.view.scan(order_by_key=True).to_arrow().to_pylist()
             assert_same(found, pin.rows, f"a pinned snapshot of {pin.name}")
             assert_same(pin.scan.to_arrow().to_pylist(), pin.rows, f"a scan of {pin.name} that was kept")
 
-    def do_look_check(self) -> None:
+    def do_check(self) -> None:
         report = self.db.check()
         assert report.ok, report.problems
 
-    def do_look_everywhere(self, every_feed: bool) -> None:
+    def do_read_everywhere(self, every_feed: bool) -> None:
         """Read every moment and feeds between moments, and check the store.
 
         every_feed: read the feeds between all pairs of moments, which takes long. False: only two
@@ -338,16 +338,16 @@ class Looks:
         count = len(self.moments)
         for name in self.models:
             for number in range(count):
-                self.do_look_back(name, number, 0, "at", 0, None)
-                self.do_look_back(name, number, 1, "current", 0, None)
+                self.do_read_at(name, number, 0, "at", 0, None)
+                self.do_read_at(name, number, 1, "current", 0, None)
                 at = self._moment(number)
                 where = self.some_predicate(name, number, at, at)
-                self.do_look_back(name, number, 0, "at", 0, where)
+                self.do_read_at(name, number, 0, "at", 0, where)
                 rest = count - number - 1
                 some = {1, 1 + number * 7 % rest} if rest else set()
                 for later in range(1, 1 + rest) if every_feed else some:
-                    self.do_look_feed(name, number, number + later, later % 2 == 0, "at", 0)
-        self.do_look_check()
+                    self.do_read_feed(name, number, number + later, later % 2 == 0, "at", 0)
+        self.do_check()
 
 
 def _named(one: Any) -> str:
