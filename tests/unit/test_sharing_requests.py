@@ -88,14 +88,14 @@ def requests(db: nyala.Database) -> dict[str, tuple[dict[str, Any], list[bytes]]
     return made
 
 
-def ask(db: nyala.Database, request: dict[str, Any], attachments: list[bytes]) -> Any:
+def execute(db: nyala.Database, request: dict[str, Any], attachments: list[bytes]) -> Any:
     return send(SYSTEM, db.path, request, attachments, 20)
 
 
 def test_each_call_has_a_valid_example(db: nyala.Database) -> None:
     for name, (request, attachments) in requests(db).items():
         try:
-            ask(db, request, attachments)
+            execute(db, request, attachments)
         except nyala.Error as error:
             assert name in ("commit_set", "drop_tables", "undrop_table", "repartition", "drop_tag"), (
                 name,
@@ -143,7 +143,7 @@ def test_each_call_has_a_valid_example(db: nyala.Database) -> None:
 )
 def test_an_invalid_call_is_refused(db: nyala.Database, request_: dict[str, Any]) -> None:
     with pytest.raises((InvalidArgumentError, CorruptionError)):
-        ask(db, request_, [])
+        execute(db, request_, [])
     assert db["t"].count() == 5
 
 
@@ -191,7 +191,7 @@ def test_changed_requests_are_executed_or_refused(db: nyala.Database) -> None:
         if request.get("key"):
             request["key"] = call_key(str(number))
         try:
-            ask(db, request, attachments)
+            execute(db, request, attachments)
         except nyala.Error as error:
             assert "failed on the request" not in str(error), (name, request)
             assert getattr(error, "outcome", None) is None, (name, request)
@@ -223,9 +223,9 @@ def test_invalid_attachments_are_refused(db: nyala.Database, damage: int) -> Non
     what, table = wrong[damage]
     one[what] = len(attachments)
     with pytest.raises(CorruptionError, match="request to write is invalid"):
-        ask(db, request, [*attachments, bytes(calls.to_ipc(table))])
+        execute(db, request, [*attachments, bytes(calls.to_ipc(table))])
     with pytest.raises(CorruptionError):
-        ask(db, request, [*attachments, b"no stream"])
+        execute(db, request, [*attachments, b"no stream"])
     assert db["t"].count() == 5
 
 
@@ -234,10 +234,12 @@ def test_keys_of_calls_are_forgotten(db: nyala.Database) -> None:
     store = db._writer()
     request, attachments = requests(db)["write"]
     request["key"] = call_key("one")
-    first = ask(db, request, attachments)
+    first = execute(db, request, attachments)
     assert store.committed(call_key("one")) is not None
-    assert ask(db, request, attachments)[0]["results"][0]["timestamp"] == first[0]["results"][0]["timestamp"]
-    ask(db, {**request, "key": call_key("two"), "forget": [call_key("one"), "stream/a/1"]}, attachments)
+    assert (
+        execute(db, request, attachments)[0]["results"][0]["timestamp"] == first[0]["results"][0]["timestamp"]
+    )
+    execute(db, {**request, "key": call_key("two"), "forget": [call_key("one"), "stream/a/1"]}, attachments)
     assert store.committed(call_key("one")) is None
     assert store.committed(call_key("two")) is not None
     db.flush()
@@ -258,7 +260,7 @@ def test_a_delete_without_a_condition_is_refused(db: nyala.Database) -> None:
     request = encode_call("write_selected", arguments, None, out)
     request["arguments"]["select"]["where"] = None
     with pytest.raises(CorruptionError, match="a delete needs a condition"):
-        ask(db, request, out.attachments)
+        execute(db, request, out.attachments)
     assert db["t"].count() == 5
 
 

@@ -351,15 +351,15 @@ def test_a_new_client_in_a_forked_child_raises_too(server: S3Server, objects: Ob
 
 
 def test_the_credential_provider_is_called_and_its_error_is_shown(server: S3Server) -> None:
-    asked = []
+    calls = []
 
     def provider() -> dict[str, Any]:
-        asked.append(1)
+        calls.append(1)
         return {"access_key_id": "k", "secret_access_key": "s", "token": None, "expires_at": None}
 
     where = {name: server.options[name] for name in ("endpoint", "allow_http", "region")}
     assert open_objects(server.url, {**where, "credential_provider": provider}).create("a", b"")
-    assert asked
+    assert calls
 
     def broken() -> dict[str, Any]:
         raise RuntimeError("the token service\nsays no: " + "x" * 5000)

@@ -35,7 +35,9 @@ def test_the_error_of_a_missing_bucket(real_server: dict[str, Any]) -> None:
         open_objects("s3://nowhere-at-all/store", real_server).get("a")
 
 
-def test_the_command_accepts_it(real_server: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_probe_accepts_a_real_server(
+    real_server: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", real_server["access_key_id"])
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", real_server["secret_access_key"])
     where = ["--races", "3", "--option", f"endpoint={real_server['endpoint']}", "--option", "allow_http=true"]

@@ -40,7 +40,7 @@ def test_a_column_may_be_a_hash_and_a_range_column() -> None:
     assert len(shown([hash_partition("time", buckets=2), YEARS])) == 6
 
 
-# ---- what is refused -----------------------------------------------------------------------------------------
+# ---- invalid levels ------------------------------------------------------------------------------------------
 
 INTS = build_schema(
     {"a": "int8", "b": "int8", "c": "int8", "s": "string", "d": "decimal(3,1)", "v": "int32"},
@@ -233,7 +233,7 @@ def test_times_may_be_text_dates_or_datetimes() -> None:
     assert len(cut) == 1
 
 
-# ---- kept and shown ------------------------------------------------------------------------------------------
+# ---- JSON and text -------------------------------------------------------------------------------------------
 
 
 def test_levels_are_equal_after_json() -> None:

@@ -81,7 +81,7 @@ def arrays_of(schema: Schema, rows: list[tuple[Any, ...]]) -> dict[str, pa.Array
 def partition_of(
     row: tuple[Any, ...], schema: Schema, partition_schema: PartitionSchema, partitions: tuple[Partition, ...]
 ) -> int:
-    """Return the partition of a row by a look at each partition."""
+    """Return the partition of a row by testing each partition."""
     arrays = arrays_of(schema, [row])
     buckets = []
     for level in partition_schema.hash_levels:
@@ -117,7 +117,7 @@ def test_t1_random_rows_are_routed_to_their_partition(
     assert routed.dtype == np.int32
     assert routed.tolist() == [partition_of(row, *table) for row in rows]
     one_by_one = [router.route_one(dict(zip(schema.key_names, row, strict=False))) for row in rows]
-    assert one_by_one == routed.tolist(), "`get` would look for a row where it is not"
+    assert one_by_one == routed.tolist(), "one row alone is routed as in a batch, so that `get` finds it"
     # Partitions in another order, and with some dropped: as after ranges were added and dropped.
     shuffled = tuple(data.draw(st.permutations(partitions)))[: data.draw(st.integers(0, len(partitions)))]
     again = Router(partition_schema, shuffled, schema).route(arrays_of(schema, rows), len(rows))

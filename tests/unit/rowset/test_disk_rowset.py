@@ -155,7 +155,7 @@ def test_a_column_added_later_reads_its_default_and_its_changes(tmp_path):
     eight, seven = Constraint.one_of([8]), Constraint.one_of([7])
     assert excluded(disk, added, eight, 199, 0, 4)
     assert not excluded(disk, added, seven, 199, 0, 4)
-    assert not excluded(disk, added, eight, 200, 0, 4), "the changed row may hold anything"
+    assert not excluded(disk, added, eight, 200, 0, 4), "the changed row may have any value"
     assert excluded(disk, added, eight, 200, 0, 2)
 
 
@@ -283,11 +283,11 @@ def test_z1_a_block_with_matching_undo_is_not_skipped(tmp_path):
     )
     wanted = Constraint.one_of([5000])
     assert excluded(disk, v, wanted, INSERTED)
-    assert excluded(disk, v, wanted, 90), "the change at 90 is seen at 90"
+    assert excluded(disk, v, wanted, 90), "the snapshot 90 includes the change at 90"
     assert not excluded(disk, v, wanted, 89)
     assert not excluded(disk, v, wanted, 89, 640, 768)
     assert excluded(disk, v, wanted, 89, 768, 896)
-    assert disk.has_changes(v.id, 89) and not disk.has_changes(v.id, INSERTED), "by file, unopened"
+    assert disk.has_changes(v.id, 89) and not disk.has_changes(v.id, INSERTED), "known without opening a file"
 
 
 @pytest.mark.parametrize("part", ["base", "undo"])

@@ -84,7 +84,7 @@ def test_a_key_is_excluded_if_a_column_is_out_of_bounds(
     probes = [*there, *probed]
     expected = [outside(row) for row in probes]
     keys = encoded(codec, probes)
-    for vector in (keys, encoded(codec, [probes[0], *probes]).slice(1)):  # and as a part of others
+    for vector in (keys, encoded(codec, [probes[0], *probes]).slice(1)):  # also as a slice
         vector.prepare_search()
         found = bounds.excluded(vector)
         assert (found is None) == (not any(expected))
@@ -177,7 +177,7 @@ def test_a_key_of_another_time_reads_no_filter_and_no_block(
             table.insert({"sensor": sensors, "at": 60 * hour + minutes, "v": minutes / 10})
             table.flush()
         (tablet,) = db._writer().root.table("t").tablets
-        assert len(tablet.rowsets) == 3, "the test needs files that lie over each other"
+        assert len(tablet.rowsets) == 3, "the test needs rowsets with overlapping key ranges"
         monkeypatch.delattr(KeyIndex, "_stored")
         monkeypatch.delattr(CFileReader, "bloom")
         late = {"sensor": np.arange(20), "at": np.full(20, 180)}

@@ -77,7 +77,7 @@ class MiniTablet:
         self.next_id = 1
         self.versions: dict[int, list[tuple[int, Row | None]]] = {}  # key number -> (timestamp, values)
 
-    # --- what must be read --------------------------------------------------------------------------
+    # --- expected rows ---------------------------------------------------------------------------------
 
     def expected(self, snapshot: int) -> dict[Row, Row]:
         rows = {}

@@ -43,7 +43,7 @@ spans = st.lists(st.tuples(st.integers(0, 40), st.integers(0, 15)), max_size=12)
 @pytest.mark.parametrize("layout", CODECS)
 @given(spans=spans, numbers=st.lists(st.integers(0, 60), max_size=15))
 def test_candidates_are_exactly_the_rowsets_whose_bounds_include_the_key(layout, spans, numbers):
-    """If a rowset were missing, an insert would not find its key there."""
+    """No rowset is missing, because an insert looks for its key only in the candidates."""
     rowsets = [rowset(layout, least, least + width) for least, width in spans]
     tree = RowSetTree(rowsets)
     tree.check()

@@ -290,7 +290,7 @@ def test_long_keys_are_stored_densely(length: int, sparse: bool) -> None:
     assert (spec.key.group > 0) == (len(stored) < 1000) == sparse
 
 
-# ── what is damaged ─────────────────────────────────────────────────────────────────────────────────────────────────
+# ── damaged files ───────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.fixture

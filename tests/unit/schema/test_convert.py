@@ -158,7 +158,7 @@ CASTS: list[tuple[str, Any, str, list[Any], dict[int, str]]] = [
     ("the same as time", invalid_utf8(b"\xff", b"2020-01-01"), "date", [None, 18262], {0: INVALID_UTF8}),
     ("text as bytes", pa.array(["ä", None]), "binary", [b"\xc3\xa4", None], {}),
     ("bool", pa.array([True, None, False]), "bool", [True, None, False], {}),
-    # --- how Arrow may hold it
+    # --- Arrow encodings and chunks
     ("large string", pa.array(["a", None], pa.large_string()), "string", ["a", None], {}),
     ("string view", pa.array(["a", None, "long enough for a buffer"], pa.string_view()), "varchar(6)", ["a", None, "long e"], {}),
     ("large binary", pa.array([b"a", None], pa.large_binary()), "binary", [b"a", None], {}),
@@ -722,12 +722,12 @@ def test_null_in_not_null_columns_and_the_first_error_of_a_row() -> None:
     result = convert(
         {"name": ["a"] * 4, "price": [None, Decimal("1.555"), 1, None], "id": [1, 2, None, 2**63]}, SCHEMA
     )
-    told = list(zip(result.errors.rows.tolist(), result.errors.codes, result.errors.messages, strict=True))
-    assert [(row, code) for row, code, _ in told] == [(0, NULL), (1, OUT), (2, NULL), (3, OUT)]
-    assert told[0][2] == "column 'price': NULL, but the column is NOT NULL; give a value"
-    assert "column 'price': 1.555 has more than 2 digits" in told[1][2]
-    assert told[2][2].startswith("column 'id': NULL")
-    assert "column 'id': 9223372036854775808 does not fit int64 (-92" in told[3][2]
+    found = list(zip(result.errors.rows.tolist(), result.errors.codes, result.errors.messages, strict=True))
+    assert [(row, code) for row, code, _ in found] == [(0, NULL), (1, OUT), (2, NULL), (3, OUT)]
+    assert found[0][2] == "column 'price': NULL, but the column is NOT NULL; give a value"
+    assert "column 'price': 1.555 has more than 2 digits" in found[1][2]
+    assert found[2][2].startswith("column 'id': NULL")
+    assert "column 'id': 9223372036854775808 does not fit int64 (-92" in found[3][2]
 
 
 def test_messages_are_short_and_say_value_and_limit() -> None:

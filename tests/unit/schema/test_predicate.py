@@ -74,7 +74,7 @@ def rows_of(where: Any, **columns: list[Any]) -> list[int]:
     return np.flatnonzero(bound(where).evaluate(arrays, count)).tolist()
 
 
-# --- what is selected -------------------------------------------------------------------------------
+# --- selected rows ----------------------------------------------------------------------------------
 
 
 def test_an_unknown_name_in_double_quotes_may_be_meant_as_text() -> None:

@@ -32,7 +32,7 @@ def test_without_errors_the_table_is_empty_and_has_all_columns() -> None:
 
 
 def test_e1_the_first_error_of_a_row_wins_and_rows_ascend() -> None:
-    """E1, E2"""
+    """If a row gets two errors, the first one counts (E1). Rows are in ascending order (E2)."""
     errors = RowErrors()
     errors.add(np.array([9, 4]), OUT_OF_RANGE, ["nine", "four"])
     errors.add([9, 2], NULL, "later")
@@ -84,7 +84,7 @@ def test_extend_keeps_the_order_of_adding() -> None:
 
 @given(st.lists(st.lists(st.integers(0, 20), unique=True, max_size=8), max_size=6))
 def test_random_errors_against_a_dict(adds: list[list[int]]) -> None:
-    """E1 to E3"""
+    """Messages, order and number of random errors equal those of a dict (E1 to E3)."""
     errors, expected = RowErrors(), dict[int, str]()
     for step, rows in enumerate(adds):
         errors.add(rows, NULL, [f"{step}.{row}" for row in rows] if step % 2 else f"{step}")

@@ -32,7 +32,7 @@ SPEC = {"value": column("double", default=0.5), "host": "string", "n": pa.int32(
 
 
 def test_the_key_comes_first_in_its_own_order_and_is_not_null() -> None:
-    """S1"""
+    """Columns of the key are first, in the order of the key, and NOT NULL (S1)."""
     schema = build_schema(SPEC, ["time", "host"])
     assert schema.names == ("time", "host", "value", "n")
     assert [c.nullable for c in schema.columns] == [False, False, True, True]
@@ -43,7 +43,7 @@ def test_the_key_comes_first_in_its_own_order_and_is_not_null() -> None:
 
 
 def test_ids_begin_at_ten_and_grow() -> None:
-    """S2, S3"""
+    """Column ids begin at 10 and are never used twice (S2, S3)."""
     schema = build_schema(SPEC, "host")
     assert [c.id for c in schema.columns] == [10, 11, 12, 13]
     assert schema.next_column_id == 14 and FIRST_COLUMN_ID == 10 and schema.version == 0
@@ -208,8 +208,8 @@ def test_nullable_must_be_a_bool(nullable: Any) -> None:
 
 def test_an_encoding_as_second_argument_of_column_is_an_error() -> None:
     """`column("double", "alp")` gives it as `nullable`."""
-    said = """^nullable must be True or False, got 'alp'; to set the encoding, write encoding="alp"$"""
-    with pytest.raises(InvalidArgumentError, match=said):
+    message = """^nullable must be True or False, got 'alp'; to set the encoding, write encoding="alp"$"""
+    with pytest.raises(InvalidArgumentError, match=message):
         column("double", "alp")  # type: ignore[arg-type]
 
 

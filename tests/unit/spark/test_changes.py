@@ -187,12 +187,12 @@ def test_a_store_that_was_restored_from_an_older_copy(tmp_path: Path) -> None:
     shutil.copytree(tmp_path / "copy", tmp_path / "store")
     with nyala.connect(tmp_path / "store", maintenance=False) as db:
         stream = make_stream(db)
-        for ask in (
+        for read_again in (
             lambda: stream.latestOffset(read, ReadAllAvailable()),
             lambda: stream.partitions(begin, read),
         ):
             with pytest.raises(HistoryExpiredError, match=r"restored from an older copy.*new checkpoint"):
-                ask()
+                read_again()
 
 
 @pytest.mark.parametrize("timestamp", [None, "1", -1, True, 1.5])

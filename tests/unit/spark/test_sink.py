@@ -166,9 +166,9 @@ def test_complete_output_takes_no_other_operation(store: Path) -> None:
         assert NyalaDataSource(options).streamWriter(SCHEMA, overwrite=True)._overwrite
 
 
-@pytest.mark.parametrize("nothing", ["no rows", "no tasks", "rows that are there"])
+@pytest.mark.parametrize("batch", ["no rows", "no tasks", "existing rows"])
 def test_a_micro_batch_that_changed_nothing_is_not_applied_again(
-    store: Path, run_task: Task, nothing: str
+    store: Path, run_task: Task, batch: str
 ) -> None:
     """The second time it could have other rows, or its keys could be free."""
     options = {"operation": "insert-ignore", "transaction": "mine"}
@@ -177,8 +177,8 @@ def test_a_micro_batch_that_changed_nothing_is_not_applied_again(
     messages = {
         "no rows": lambda: [run_task(0, [], **options), run_task(1, [], **options)],
         "no tasks": list,
-        "rows that are there": lambda: [run_task(0, [1], **options)],
-    }[nothing]()
+        "existing rows": lambda: [run_task(0, [1], **options)],
+    }[batch]()
     make_writer(store, **options).commit(messages, batchId=0)
     assert staged(store) == []
     with nyala.connect(store) as db:

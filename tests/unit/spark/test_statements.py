@@ -350,7 +350,7 @@ def test_syntax_errors_do_not_show_classes_of_the_parser() -> None:
     ],
 )
 def test_terms_that_the_scan_applies_become_true(where: str, columns: str, left: str | None) -> None:
-    """Rule Q5. Statements that differ only in numbers then have the same text for Spark."""
+    """Such terms are replaced by TRUE (Q5), so statements that differ only in numbers have the same text."""
     text = f"SELECT v FROM t WHERE {where}"
     (use,) = find_uses(text, TABLES.get)
     assert " ".join(use.columns) == columns

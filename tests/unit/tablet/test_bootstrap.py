@@ -1,4 +1,4 @@
-"""Replay of the log (R1): gathering records gives the same state as replaying one by one.
+"""Replay of the log (R1): replaying many records together gives the same state as one by one.
 
 Each example creates a table, writes, flushes, and takes the records in the log. The records are
 replayed on the catalogue of that moment: no flushed row may appear twice, and no other row may be

@@ -130,7 +130,7 @@ def killed(db: Database, folder: Path) -> Path:
 
 
 def two_rowsets(db: Database) -> Recorded:
-    """Two rowsets that overlap, with ghosts and delta files.
+    """Create two rowsets that overlap, with ghosts and delta files.
 
            0       1     2     3     4     5     6     7
     A      REDO    REDO  .     dead  dead  dead            four REDO files
@@ -155,12 +155,13 @@ def two_rowsets(db: Database) -> Recorded:
     return recorded
 
 
-# --- mutations in every phase of everything ---------------------------------------------------------------
+# --- writes in each phase of each kind of work ------------------------------------------------------------
 
 
 def _batch(recorded: Recorded) -> None:
-    """A batch that inserts and deletes a new key (no effect), and deletes and inserts a live one
-    (an update).
+    """Write a batch that inserts and deletes a new key, and deletes and inserts an existing key.
+
+    The first has no effect, the second is an update.
     """
     with recorded.db.batch() as batch:
         batch.insert("t", {"k": [30], "a": [1]})
@@ -210,7 +211,10 @@ BY_NIGHT = [pytest.param(kind, marks=() if kind in IN_THE_GATE else pytest.mark.
 
 @pytest.mark.parametrize(("mutation", "kind"), in_turns(MUTATIONS, KINDS))
 def test_writes_in_any_phase_are_neither_lost_nor_doubled(db: Database, kind: str, mutation: str) -> None:
-    """Before, during and after each kind of work, every moment has its rows, and each key is in one place."""
+    """Rows are written before, during and after each kind of work.
+
+    Then every moment has its rows, and each key is live in one rowset.
+    """
     recorded, (work, phases) = two_rowsets(db), KINDS[kind]
     MUTATIONS[mutation](recorded)
     reached = []
@@ -258,7 +262,7 @@ def test_a_process_killed_in_any_phase_loses_nothing_and_leaves_no_file(
             no_orphan(again)
             again["t"].compact()
             of_then.check()
-            again["t"].upsert({"k": list(range(9)), "a": [1] * 9})  # each key is in one place
+            again["t"].upsert({"k": list(range(9)), "a": [1] * 9})  # each key is live in one rowset
             assert again["t"].count("a = 1 AND k < 9") == 9
 
 
@@ -266,7 +270,7 @@ def test_a_process_killed_in_any_phase_loses_nothing_and_leaves_no_file(
     ("kind", "phase"), in_turns(["minor", "major", "major of one column", "undo"], PHASES)
 )
 def test_r4_a_flush_during_a_delta_compaction(db: Database, kind: str, phase: str) -> None:
-    """Rowids stay, so the rowset can be flushed.
+    """Rowids do not change, so the rowset can be flushed.
 
     The new REDO file comes after the result of the compaction.
     """
@@ -293,14 +297,14 @@ def test_r4_a_flush_during_a_delta_compaction(db: Database, kind: str, phase: st
         recorded.check(again)
 
 
-# --- R3, R4: flushes, direct commits, drops, renames -------------------------------------------------------
+# --- R3, R4: flushes, direct commits and drops during compactions ------------------------------------------
 
 
 @pytest.mark.parametrize("phase", PHASES)
 def test_r3_a_flush_during_a_merge_does_not_write_changes_of_its_inputs(
     folder: Path, db: Database, phase: str
 ) -> None:
-    """They would be in a file of an input that the merge drops. The log keeps them."""
+    """A flush would write the changes to an input that the merge drops, so the log keeps them."""
     recorded = two_rowsets(db)
     images = []
 
@@ -365,7 +369,7 @@ def test_r4_a_direct_commit_revokes_a_merge(folder: Path, phase: str) -> None:
 
 @pytest.mark.parametrize(("kind", "phase"), in_turns(["minor", "major"], PHASES))
 def test_r4_a_direct_commit_during_a_delta_compaction(folder: Path, kind: str, phase: str) -> None:
-    """Rowids stay, so the compaction is completed, as during a flush."""
+    """Rowids do not change, so the compaction is completed, as during a flush."""
     with open_database(folder / "s", direct_commit_bytes=1000) as db:
         recorded = two_rowsets(db)
         assert KINDS[kind][0](db, at(phase, lambda: _large_batch(recorded, set())))
@@ -388,7 +392,7 @@ def _large_batch(recorded: Recorded, files: set[str]) -> None:
 
 @pytest.mark.parametrize("phase", PHASES)
 def test_a_direct_commit_of_new_rows_revokes_no_compaction(folder: Path, phase: str) -> None:
-    """Even if ghosts of its keys are in memory."""
+    """This holds even if ghosts of its keys are in memory."""
     with open_database(folder / "s", direct_commit_bytes=1000) as db:
         recorded = two_rowsets(db)
 
@@ -796,7 +800,7 @@ def test_c4_a_failed_flush_before_a_merge_releases_the_inputs(folder: Path) -> N
 def test_c4_a_failed_catalogue_change_changes_nothing(
     db: Database, work: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Late changes are still in the inputs, and the outputs are removed."""
+    """The inputs still have the changes made during the compaction, and the outputs are removed."""
     recorded = to_fail(db, work)
     store = db._writer()
     before = data_files(db.path)

@@ -162,7 +162,10 @@ def test_the_merge_is_the_best_of_all_subsets(rowsets, target):
 @given(tablets(), st.sampled_from([0.5, 1.0, 3.0]))
 @settings(max_examples=settings().max_examples, deadline=None)
 def test_q1_growth(rowsets, growth):
-    """Otherwise each small flush over a large rowset would rewrite it."""
+    """Q1: a rowset takes part in a merge only if the other inputs are large enough.
+
+    Otherwise each small flush over a large rowset would rewrite it.
+    """
     target = 32 * MB
     plan = choose_merge(rowsets, target_bytes=target, growth=growth)
     for number in () if plan is None else plan.rowsets:
@@ -267,7 +270,7 @@ def test_only_updated_columns_are_compacted():
 
 
 def test_all_columns_are_compacted_if_the_others_cost_little():
-    """Column 8 is not due by itself, but without it a REDO file would stay for a few records."""
+    """Column 8 has few changes, but without it a REDO file would remain for these."""
     redo = {"redo_files": ((2 * MB, 100_500),), "redo_columns": {7: 100_000, 8: 500}}
     rowset = layout(1, 0, 100, base_columns={7: 2 * MB, 8: 200_000, 9: 29 * MB}, **redo)
     assert choose_major([rowset]).columns == (7, 8)
@@ -278,7 +281,7 @@ def test_deletes_alone_are_compacted():
     rowset = layout(1, 0, 100, redo_files=((2 * MB, 100_000),), redo_columns={LIVENESS: 100_000})
     assert best_plan([rowset]) == choose_major([rowset])
     assert choose_major([rowset]).columns == (LIVENESS,)
-    # It writes little: the REDO as UNDO, and a bit for each row.
+    # The compaction writes little: the REDO as UNDO, and one bit per row.
     assert choose_major([rowset]).gain > 1
 
 
@@ -292,7 +295,7 @@ def test_many_redo_files_are_merged_by_the_logarithmic_rule():
     assert plan.files == slice(1, 6) and plan.kind == "redo"
 
 
-# --- all together ---------------------------------------------------------------------------------
+# --- plans of all kinds ---------------------------------------------------------------------------
 
 
 def test_plans_of_different_kinds_are_compared():
@@ -521,13 +524,13 @@ def test_random_inserts_are_rewritten_a_logarithm_of_times(flush_rows):
     assert height > 1.5
     tablet.quiet = True
     tablet.work()
-    assert average_height(tablet.layouts()) < 1.1, "a quiet tablet becomes like after compact()"
+    assert average_height(tablet.layouts()) < 1.1, "a quiet tablet is compacted as by compact()"
     assert tablet.written - written <= 2 * height * tablet.user
     assert len(tablet.rowsets) <= 1.5 * tablet.user / TARGET
 
 
 def test_ascending_keys_do_not_leave_thousands_of_tiny_rowsets():
-    """Although they do not overlap."""
+    """Small rowsets are joined although they do not overlap."""
     tablet = Tablet()
     for number in range(512):
         tablet.insert(np.arange(8 * number, 8 * number + 8))
@@ -583,7 +586,10 @@ def test_space_of_deleted_rows_is_freed():
 @given(tablets(most=25), st.booleans(), st.booleans())
 @settings(max_examples=settings().max_examples, deadline=None)
 def test_q2_the_work_ends_for_any_tablet(rowsets, quiet, rest):
-    """Also if results are cut at the target size, and the last one is small."""
+    """Q2: after a limited number of plans there is no plan left.
+
+    This holds also if merges cut their output at the target size, and the last rowset is small.
+    """
     rowsets = list(rowsets)
     for steps in itertools.count():
         plan = best_plan(rowsets, quiet=quiet)
@@ -596,7 +602,7 @@ def test_q2_the_work_ends_for_any_tablet(rowsets, quiet, rest):
 @given(tablets(most=25), st.sampled_from([32 * MB, 8 * MB, 100 * MB]))
 @settings(max_examples=settings().max_examples, deadline=None)
 def test_q4_after_plan_full_no_work_is_left(rowsets, target):
-    """No rowsets overlap."""
+    """Q4: after all plans of `plan_full`, no rowsets overlap, and a second call returns no plan."""
     rowsets = list(rowsets)
     for plan in plan_full(rowsets, target_bytes=target):
         assert isinstance(plan, MergePlan)
@@ -609,7 +615,7 @@ def test_q4_after_plan_full_no_work_is_left(rowsets, target):
 def carried_out(rowsets, plan, cut_at=None):
     """Return the layouts after a merge.
 
-    Its results divide the key range by their bytes, which are equal, or `cut_at` and a rest.
+    The output rowsets have equal sizes or, with `cut_at`, this size and a smaller last one.
     """
     merged = [r for r in rowsets if r.id in plan.rowsets]
     size = sum(r.base_bytes for r in merged)

@@ -1,4 +1,4 @@
-"""Compactions in the background: their order, the process that runs them, delays and log messages."""
+"""Compactions in the background: their results, delays, status, and the process that runs them."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def to_the_end(db: Database) -> Compactor:
     raise AssertionError("the work does not come to an end")
 
 
-# --- doing --------------------------------------------------------------------------------------------------
+# --- plans and their results --------------------------------------------------------------------------------
 
 
 def test_it_compacts_until_no_plan_is_left_and_counts_the_results(db: Database) -> None:
@@ -106,7 +106,7 @@ def test_it_compacts_until_no_plan_is_left_and_counts_the_results(db: Database) 
 def test_expired_rowsets_and_undo_are_dropped_without_being_read(
     db: Database, clock: ManualClock, disk: Disk
 ) -> None:
-    """This also works on a full disk, because no file is written."""
+    """Expired data is dropped even on a full disk, because no file is written."""
     table = db.create_table("t", {"k": "int64", "v": "int64"}, "k", history=60)
     table.insert({"k": list(range(3000)), "v": list(range(3000))})
     db.flush()
@@ -119,11 +119,11 @@ def test_expired_rowsets_and_undo_are_dropped_without_being_read(
     assert db.maintenance.status().waiting == ""
 
 
-# --- choosing -----------------------------------------------------------------------------------------------
+# --- quiet tablets ------------------------------------------------------------------------------------------
 
 
 def test_a_tablet_is_quiet_after_a_minute_without_writes(db: Database, clock: ManualClock) -> None:
-    """A quiet tablet is merged further."""
+    """A tablet counts as quiet a minute after its last write. Quiet tablets are merged further."""
     table = key_value_table(db)
 
     def quiet() -> bool:
@@ -144,13 +144,13 @@ def test_a_tablet_is_quiet_after_a_minute_without_writes(db: Database, clock: Ma
     assert from_physical(clock.now_us()) > db.now()
 
 
-# --- put off ------------------------------------------------------------------------------------------------
+# --- delayed plans ------------------------------------------------------------------------------------------
 
 
 def test_n2_a_failed_tablet_is_delayed_longer_each_time(
     db: Database, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Other tablets are compacted as usual."""
+    """N2: each failure doubles the delay of the tablet. Other tablets are compacted as usual."""
     overlapping(db, "bad")
     good = overlapping(db, "good")
     store, made = db._writer(), db.maintenance.compactor
@@ -172,7 +172,7 @@ def test_n2_a_failed_tablet_is_delayed_longer_each_time(
                     return
             except StorageError:
                 pass
-        raise AssertionError("no end")
+        raise AssertionError("the work does not end")
 
     for _ in range(2000):
         work()
@@ -208,13 +208,13 @@ def test_a_plan_waits_for_disk_space_and_status_says_why(
     assert db.maintenance.status().waiting == ""
 
 
-# --- what is told meanwhile ---------------------------------------------------------------------------------
+# --- status during a compaction -----------------------------------------------------------------------------
 
 
 def test_status_shows_the_running_compaction(
     db: Database, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With its table, begin and progress."""
+    """`status()` has the table, the time since the begin, and the progress of the running compaction."""
     overlapping(db)
     seen = []
     real = compactor.file_jobs.run
@@ -231,14 +231,14 @@ def test_status_shows_the_running_compaction(
     assert seen[0] == nyala.RunningCompaction("merging compaction", "t", 1, 0.0, rows_done=0, rows_total=0)
     assert seen[1].seconds == 2.0 and seen[1].rows_done == seen[1].rows_total > 0
     status = db.maintenance.status()
-    for running in (seen[1], None):  # as the process that writes sends it to the others
+    for running in (seen[1], None):  # the writer sends the status to other processes as JSON
         sent = dataclasses.replace(status, compaction=running)
         assert maintenance.status_of_fields(json.loads(json.dumps(dataclasses.asdict(sent)))) == sent
     assert db.maintenance.status().compaction is None
     assert db.maintenance.status().recent[0].seconds == 2.0
 
 
-# --- where --------------------------------------------------------------------------------------------------
+# --- worker processes ---------------------------------------------------------------------------------------
 
 
 @pytest.fixture

@@ -75,7 +75,7 @@ def _replace(db: Database, k: int) -> None:
 
 
 def _frozen(db: Database) -> None:
-    """The commits come while the memory with the changes is frozen (`_commits`)."""
+    """The test commits while the memory with the changes is frozen."""
 
 
 # The other writer's changes of one key.
@@ -169,7 +169,7 @@ def test_a_conflict_is_found_in_each_place(
 
 
 def test_a_new_key_conflicts_with_the_same_new_key(db: Database) -> None:
-    """Also if the key existed earlier."""
+    """Both transactions insert the key. It conflicts also if the key existed earlier."""
     table = db.create_table("t", {"k": "int64", "v": "int64"}, "k")
     for moved in (lambda: None, table.flush, table.compact):
         for inserted in (True, False):

@@ -190,27 +190,27 @@ class World:
         before, touched = dict(now), set()
         planned: list[tuple[str, list[Row]]] = []
         for operation, rows in operations:
-            able = []
+            valid = []
             for row in rows:
                 key = row["k"]
                 if (operation == "insert" and key in now) or (
                     operation in ("update", "delete") and key not in now
                 ):
                     continue
-                able.append({"k": key} if operation == "delete" else row)
+                valid.append({"k": key} if operation == "delete" else row)
                 touched.add(key)
                 if operation == "delete":
                     del now[key]
                 else:
                     now[key] = {"a": None, "b": None, **now.get(key, {}), **row}
-            if able:
-                planned.append((operation, able))
+            if valid:
+                planned.append((operation, valid))
         if not planned:
             return
         with self.db.batch() as batch:
-            for operation, able in planned:
+            for operation, valid in planned:
                 # A call takes rows with the same columns.
-                for _, group in itertools.groupby(able, key=lambda row: tuple(row)):
+                for _, group in itertools.groupby(valid, key=lambda row: tuple(row)):
                     getattr(batch, operation)(self.name, list(group))
         (at,) = {result.timestamp for result in batch.results}
         for key in touched:
@@ -241,7 +241,9 @@ class World:
         assert every == self.all(since, until, True)
         for key, a, b, kind, stamp in every[:8]:
             at = stamp - 1 if kind in ("update_preimage", "delete") else stamp
-            assert self.table.get({"k": key}, at=at) == {"k": key, "a": a, "b": b}, "as a snapshot has it"
+            assert self.table.get({"k": key}, at=at) == {"k": key, "a": a, "b": b}, (
+                "the same as in a snapshot"
+            )
         applied = self.state(since)
         for key, a, b, kind, _ in net:
             assert (key in applied) == (kind != "insert")

@@ -58,7 +58,7 @@ def data_files(db: Database) -> set[str]:
     return {str(path.relative_to(root)) for path in (root / "data").rglob("*") if path.is_file()}
 
 
-# --- nobody can tell ------------------------------------------------------------------------------------
+# --- reads before, during and after a flush -------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -126,7 +126,9 @@ def test_a_flush_changes_no_row_at_any_moment(both: tuple[Database, Database], r
     for tablet in tablets(both[0], name):
         for rowset in tablet.all_rowsets():
             rowset.check()
-    for _ in range(2):  # late changes of a frozen MemRowSet are first in its rowset's memory
+    for _ in range(
+        2
+    ):  # the first flush moves changes of a frozen MemRowSet to its new rowset, the second writes them
         flushed.flush()
         assert rows(flushed) == rows(kept)
     assert all(tablet.memory_timestamp_min() is None for tablet in tablets(both[0], name))
@@ -135,7 +137,7 @@ def test_a_flush_changes_no_row_at_any_moment(both: tuple[Database, Database], r
 
 
 def test_changes_during_a_flush_move_to_the_new_rowset(db: Database) -> None:
-    """An update, a delete, and a delete with a new insert of rows that are being written."""
+    """While their rows are written, keys are updated, deleted, and deleted and inserted again."""
     table = key_value_table(db)
     table.insert({"k": [5, 3, 1, 2, 4], "v": [5, 3, 1, 2, 4]})
     table.delete({"k": [2]})
@@ -288,7 +290,7 @@ def test_a_broken_store_is_not_flushed(db: Database) -> None:
 
 
 def test_a_store_that_breaks_during_a_flush_installs_no_file(db: Database) -> None:
-    """The failure comes while files are written."""
+    """The store fails while the flush writes its files."""
     key_value_table(db).insert({"k": [1], "v": [1]})
     version = db._writer().state.version
     with before_install(lambda: db._writer().poison(OSError("gone"))):
@@ -348,7 +350,7 @@ def test_writes_and_scans_do_not_wait_while_a_flush_writes_files(db: Database) -
 
 
 def test_a_large_flush_writes_several_rowsets(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Late changes move to the rowset of their row."""
+    """Changes made during the flush move to the rowset that has their row."""
     store = db._writer()
     monkeypatch.setattr(store, "options", dataclasses.replace(store.options, rowset_target_bytes=2000))
     table = key_value_table(db)

@@ -190,7 +190,7 @@ def test_close_does_not_wait_for_a_flush(
 def test_a_damaged_spill_file_is_a_storage_error(db: Database) -> None:
     """The rows are still in memory."""
     table = numbers(db)
-    said = []
+    messages = []
 
     def damaged(files: Files, root_path: str, pieces: Sequence[Piece]) -> list[Written]:
         job = spill(files, root_path, "data/spill", pieces)
@@ -199,14 +199,14 @@ def test_a_damaged_spill_file_is_a_storage_error(db: Database) -> None:
         try:
             return decode_written(run_spilled(files, job))
         except StorageError as error:
-            said.append(str(error))
+            messages.append(str(error))
             raise
         finally:
             path.unlink()
 
     with pytest.raises(StorageError, match=r"data/spill of a flush cannot be read at offset \d+"):
         flush(db._writer(), write=damaged)
-    assert said and files_of(db) == []
+    assert messages and files_of(db) == []
     assert flush(db._writer()).rows == 100 and table.count() == 100
 
 
@@ -214,7 +214,7 @@ def test_vectors_shared_by_runs_are_spilled_once(tmp_path: Path) -> None:
     """An update of ten columns has ten runs with the same rowids and timestamps."""
     sizes = []
 
-    def look(files: Files, root_path: str, pieces: Sequence[Piece]) -> list[Written]:
+    def measure(files: Files, root_path: str, pieces: Sequence[Piece]) -> list[Written]:
         spill(files, root_path, "data/spill", pieces)
         sizes.append(files.size(os.path.join(root_path, "data/spill")))
         files.unlink(os.path.join(root_path, "data/spill"))
@@ -227,6 +227,6 @@ def test_vectors_shared_by_runs_are_spilled_once(tmp_path: Path) -> None:
         table.insert(pa.table({"k": keys, **dict.fromkeys(names, pa.nulls(10_000, pa.int8()))}))
         db.flush()
         table.update(pa.table({"k": keys, **dict.fromkeys(names, pa.array([1] * 10_000, pa.int8()))}))
-        flush(db._writer(), write=look)
+        flush(db._writer(), write=measure)
     # Ten values of one byte, and 16 bytes for rowid and timestamp once.
     assert sizes[0] < 10_000 * (10 + 16) * 1.1

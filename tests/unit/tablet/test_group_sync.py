@@ -33,7 +33,7 @@ def until_synced(db: Database) -> None:
 
 @pytest.mark.parametrize("maintenance", [False, True])
 def test_a_batch_is_synced_within_100_milliseconds(tmp_path: Path, maintenance: bool) -> None:
-    """Also without background maintenance."""
+    """This holds with and without background maintenance."""
     clock = ManualClock()
     with open_database(tmp_path / "s", clock=clock, durability="group", maintenance=maintenance) as db:
         table = key_value_table(db)
@@ -53,7 +53,7 @@ def test_a_sync_is_due_after_50_milliseconds(tmp_path: Path) -> None:
     clock = ManualClock()
     with open_database(tmp_path / "s", clock=clock, durability="group") as db:
         assert db._open.group_sync is not None
-        db._open.group_sync.stop()  # from here on, the test calls `sync_if_due`
+        db._open.group_sync.stop()  # the test calls `sync_if_due` itself
         store, table = db._writer(), key_value_table(db)
         assert store.sync_if_due() is None
         table.insert({"k": [1], "v": [1]})

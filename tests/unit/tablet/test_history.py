@@ -78,7 +78,7 @@ def old_table(db: Database, clock: ManualClock, history: Any = 3600) -> list[int
     return moments
 
 
-# --- H1: what can be read -----------------------------------------------------------------------------------
+# --- H1: readable moments -----------------------------------------------------------------------------------
 
 
 def entry(history_us: int | None, created: int = 0, history_start: int = 0) -> TableEntry:
@@ -120,7 +120,7 @@ def test_h1_moments_before_the_mark_are_refused(db: Database, clock: ManualClock
         assert "its history is 1 minute (set by create_table(history=…) or set_history(…))" in message
     assert table.stats().oldest_readable == oldest
     assert rows(table, at=oldest) == [(1, 1)] and rows(table, at=second) == [(1, 2)]
-    assert len(table.history({"k": 1})) == 2, "since None: as far back as can be read"
+    assert len(table.history({"k": 1})) == 2, "without since: all versions that can be read"
 
 
 def test_each_table_has_its_own_history(db: Database, clock: ManualClock) -> None:
@@ -141,7 +141,7 @@ def alter_history(table: Any, history: Any) -> None:
 
 
 def test_h6_a_shorter_history_is_valid_at_once(folder: Path, db: Database, clock: ManualClock) -> None:
-    """Also before data is discarded, and after a reopen. An existing view stays readable."""
+    """Older moments are refused at once, also after a reopen. Existing views stay readable."""
     table = table_of(db, history="forever")
     first = table.insert({"k": [1], "v": [1]})
     clock.advance(100)
@@ -168,7 +168,7 @@ def test_h6_a_shorter_history_is_valid_at_once(folder: Path, db: Database, clock
 def test_h6_a_longer_history_makes_kept_moments_readable(
     folder: Path, db: Database, clock: ManualClock, cut: bool
 ) -> None:
-    """Moments with discarded data stay refused."""
+    """Only moments whose data was already discarded stay refused."""
     table = table_of(db, history=60)
     first = table.insert({"k": [1], "v": [1]})
     table.flush()
@@ -275,7 +275,7 @@ def test_h4_a_purged_table_of_the_same_name_does_not_read_as_empty(db: Database)
     assert rows(table) == [(2, 2)]
 
 
-# --- what is thrown away ------------------------------------------------------------------------------------
+# --- discarded data -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("how", ["flush", "merge", "rewrite", "major", "expire"])
@@ -345,7 +345,7 @@ def test_each_kind_of_work_discards_expired_history(db: Database, clock: ManualC
 
 
 def test_rowsets_of_dead_rows_are_dropped(db: Database, clock: ManualClock) -> None:
-    """They are not read for this."""
+    """Their data is not read for this."""
     table = table_of(db, history=3600)
     table.insert({"k": list(range(100)), "v": [0] * 100})
     db.flush()
@@ -391,11 +391,11 @@ def test_h3_no_history_is_discarded_after_the_published_timestamp(db: Database, 
         store.publish = real  # type: ignore[method-assign]
 
 
-# --- what is never thrown away ------------------------------------------------------------------------------
+# --- data that is kept --------------------------------------------------------------------------------------
 
 
 def test_h2_views_and_scans_stay_readable_when_history_is_discarded(db: Database, clock: ManualClock) -> None:
-    """Also pinned snapshots and running change feeds."""
+    """Pinned snapshots and running change feeds stay readable too."""
     table = table_of(db, history=60)
     table.insert({"k": [1, 2, 3], "v": [0, 0, 0]})
     clock.advance(30)
@@ -487,7 +487,7 @@ def test_h2_a_reader_process_keeps_its_view(folder: Path) -> None:
 def test_discarded_moments_stay_refused_after_a_reopen_and_a_clock_step(
     folder: Path, db: Database, clock: ManualClock
 ) -> None:
-    """An empty result would be wrong."""
+    """A read of such a moment raises an error, and never returns an empty result."""
     old_table(db, clock)
     table = db["t"]
     table.compact()

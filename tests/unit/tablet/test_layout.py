@@ -13,7 +13,7 @@ from nyala.errors import StorageError
 from nyala.tablet.state import store_folder as layout
 
 
-def test_a_store_is_laid_out_as_documented(tmp_path: Path) -> None:
+def test_a_store_has_the_documented_layout(tmp_path: Path) -> None:
     """Tools, backups and readers of other languages look for these names."""
     db = open_database(tmp_path / "s")
     table = key_value_table(db)
@@ -47,7 +47,7 @@ def test_paths_are_relative_to_the_store(tmp_path: Path) -> None:
     again.close()
 
 
-def test_a_folder_with_other_things_is_left_alone(tmp_path: Path) -> None:
+def test_a_folder_with_other_files_does_not_become_a_store(tmp_path: Path) -> None:
     """A mistyped path must not put a store into a folder with other files."""
     (tmp_path / "letters").mkdir()
     (tmp_path / "letters" / "a.txt").write_text("x")
@@ -59,21 +59,21 @@ def test_a_folder_with_other_things_is_left_alone(tmp_path: Path) -> None:
     layout.prepare_folder(SYSTEM, str(tmp_path / "new" / "deep"))  # empty: it may become one
 
 
-def test_only_its_birth_makes_a_folder_a_store(tmp_path: Path) -> None:
-    """A folder is a store if it has `nyala.json`."""
+def test_a_folder_is_a_store_if_it_has_nyala_json(tmp_path: Path) -> None:
+    """Creating the store again does not change `nyala.json`."""
     with pytest.raises(StorageError, match="no Nyala store at") as error:
         layout.require_store(SYSTEM, str(tmp_path))
     assert error.value.path == str(tmp_path)
     layout.create_store(SYSTEM, str(tmp_path))
-    born = (tmp_path / "nyala.json").read_bytes()
+    content = (tmp_path / "nyala.json").read_bytes()
     layout.require_store(SYSTEM, str(tmp_path))
     assert {"checkpoints", "data", "staging", "wal"} <= set(os.listdir(tmp_path))
     layout.create_store(SYSTEM, str(tmp_path))
-    assert (tmp_path / "nyala.json").read_bytes() == born
+    assert (tmp_path / "nyala.json").read_bytes() == content
 
 
 def test_missing_folders_are_created(tmp_path: Path) -> None:
-    """A copy that left out empty folders is still the store."""
+    """A copy of a store without its empty folders can be opened."""
     open_database(tmp_path / "s").close()
     for name in ("staging", "data", "checkpoints"):
         (tmp_path / "s" / name).rmdir()

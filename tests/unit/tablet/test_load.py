@@ -192,20 +192,20 @@ def test_a_rowset_that_was_merged_during_the_load(db: nyala.Database) -> None:
 
 
 def test_held_rowsets_are_not_merged(db: nyala.Database, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As long as the job's lease lives."""
-    from nyala.tablet import manual_maintenance as care
+    """No compaction merges them as long as the lease of the job is valid."""
+    from nyala.tablet import manual_maintenance
 
-    monkeypatch.setattr(care, "WAIT_S", 0.0)
+    monkeypatch.setattr(manual_maintenance, "WAIT_S", 0.0)
     for begin in (0, 1):
         db["t"].insert({"k": list(range(begin, 60, 2)), "v": [0] * 30})
         db["t"].flush()
     seen = []
 
-    def look() -> None:
+    def check_held() -> None:
         tablets = db._store.root.table("t").tablets
         seen.append(all(db._store.reservations.taken(r.id) for tablet in tablets for r in tablet.rowsets))
 
-    run(db, "upsert", {"k": [1], "v": [1]}, look)
+    run(db, "upsert", {"k": [1], "v": [1]}, check_held)
     assert seen == [True]
     assert db._store.job_reservations._by_lease == {}
     db["t"].compact()

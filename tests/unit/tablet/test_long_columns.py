@@ -1,6 +1,7 @@
-"""Batches with more text in a column than is converted at once: `max_slice_bytes`, lowered here to some hundred bytes.
+"""Batches with more text in a column than Nyala converts at once.
 
-Every conversion is checked to see no more than a slice, so the real limit of 2 GiB is out of its reach too.
+The limit `max_slice_bytes` is some hundred bytes here. The tests check that no conversion gets more text
+than a slice, so with the default limit none reaches 2 GiB.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ SLICE = 500
 LIMITS = nyala.Limits(max_slice_bytes=SLICE)
 COUNT = 300
 COLUMNS = {"k": "int64", "s": "string", "n": "int64"}
-# In files, and through the log.
+# 0: batches are written to files; 64 MiB: they go through the log.
 WAYS = pytest.mark.parametrize("direct_commit_bytes", [0, 64 << 20])
 
 _noise = SeededRandomness()
@@ -114,7 +115,7 @@ def test_a_batch_of_any_form_is_written_atomically(
         assert content(db["t"]) == WRITTEN
 
 
-def test_what_the_log_keeps_is_not_the_users_memory(tmp_path: Path) -> None:
+def test_the_log_does_not_share_memory_with_the_users_data(tmp_path: Path) -> None:
     raw = bytearray(b"a" * 60 * COUNT)
     offsets = np.arange(0, 60 * (COUNT + 1), 60, dtype=np.int64)
     mine = pa.Array.from_buffers(pa.large_string(), COUNT, [None, pa.py_buffer(offsets), pa.py_buffer(raw)])
@@ -151,7 +152,7 @@ def test_long_text_in_neighbouring_rows_is_cut_by_its_bytes(db: Database) -> Non
 
 
 @WAYS
-def test_failing_rows_are_found_wherever_they_are(tmp_path: Path, direct_commit_bytes: int) -> None:
+def test_failing_rows_are_found_in_every_slice(tmp_path: Path, direct_commit_bytes: int) -> None:
     values: list[Any] = [b"x" * 100] * COUNT
     values[7], values[150], values[299] = b"\xff" * 90, None, b"y" * 70_000
     with opened(tmp_path / "s", direct_commit_bytes=direct_commit_bytes) as db:

@@ -97,7 +97,7 @@ def once(db: Database) -> Maintenance:
 
 
 def test_changes_that_a_merge_keeps_do_not_count_as_flushable(db: Database) -> None:
-    """They count for the log (R3)."""
+    """They count for the size of the log, not for the memory that a flush frees (R3)."""
     table = key_value_table(db)
     table.insert({"k": [1], "v": [1]})
     db.flush()
@@ -115,7 +115,7 @@ def test_changes_that_a_merge_keeps_do_not_count_as_flushable(db: Database) -> N
 
 
 def test_a_merge_is_revoked_when_writers_need_memory(tmp_path: Path, clock: ManualClock) -> None:
-    """It runs again later."""
+    """The merge is repeated later."""
     with open_database(tmp_path / "full", clock=clock, memory_limit_bytes=1 << 20) as db:
         table = key_value_table(db)
         table.insert({"k": list(range(20_000)), "v": [0] * 20_000})
@@ -138,7 +138,7 @@ def test_a_merge_is_revoked_when_writers_need_memory(tmp_path: Path, clock: Manu
 
 
 def test_old_rows_are_flushed(db: Database, clock: ManualClock) -> None:
-    """So an idle store opens without a replay."""
+    """Rows are flushed when they are old, so that an idle store opens without a replay."""
     table = key_value_table(db)
     table.insert({"k": list(range(100_000)), "v": list(range(100_000))})
     assert once(db).counters.flushes == 0
@@ -349,7 +349,7 @@ def test_status_of_a_new_store(db: Database) -> None:
 
 
 def test_writes_cause_flushes_and_compactions(tmp_path: Path) -> None:
-    """With small limits and no call."""
+    """With small limits the background flushes and compacts without a call of the user."""
     options: dict[str, Any] = {"log_limit_bytes": 20_000, "rowset_target_bytes": 32 << 10}
     with open_database(tmp_path / "s", maintenance=True, **options) as db:
         table = key_value_table(db)

@@ -245,7 +245,7 @@ def tiny() -> Iterator[Callable[[int], None]]:
 
 
 @given(data=st.data())
-def test_a_scan_is_what_the_versions_say(world: World, data: st.DataObject) -> None:
+def test_a_scan_returns_the_rows_of_the_versions(world: World, data: st.DataObject) -> None:
     """Random predicates, moments, columns and splits return the rows that plain Python finds."""
     with pytest.MonkeyPatch.context() as patch:
         rows = data.draw(st.sampled_from([1, 2, 3, 8, 33, 1 << 17]))
@@ -298,7 +298,7 @@ def collect(world: World, spec: ScanSpec) -> pa.Table:
     columns=st.lists(st.sampled_from(NAMES), min_size=1, unique=True),
     moment=st.integers(0, 100),
 )
-def test_single_rows_are_what_the_versions_say(
+def test_single_rows_are_those_of_the_versions(
     world: World, keys: list[tuple[str, int]], columns: list[str], moment: int
 ) -> None:
     """`get_many` returns the rows of these keys, in the order of the keys, at any moment."""
@@ -493,7 +493,7 @@ def test_plan_prunes_tablets_rowsets_and_rowids(world: World) -> None:
 @pytest.mark.parametrize(
     "where", ["n = 99999999999", "a = 1 AND a = 2", "FALSE", "n < 3 AND n > 5", "s IS NULL"]
 )
-def test_what_cannot_match_reads_nothing(world: World, where: str) -> None:
+def test_a_predicate_without_matches_reads_nothing(world: World, where: str) -> None:
     """A predicate that no row can match reads no rowset, and the counters still count all rowsets."""
     units, counters = planned(world, where)
     assert units == [] and counters.tablets_read == 0

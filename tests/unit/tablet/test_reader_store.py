@@ -49,7 +49,7 @@ def leases(db: Database) -> int:
     return len(list((Path(db.path) / "leases").iterdir()))
 
 
-# --- it follows -----------------------------------------------------------------------------------------
+# --- following the writer -------------------------------------------------------------------------------
 
 
 def test_each_view_has_all_acknowledged_batches(db: Database) -> None:
@@ -207,17 +207,17 @@ def test_a_reader_writes_only_its_lease(db: Database) -> None:
     db.flush()
     table.insert({"k": [2], "v": [2]})
 
-    def picture() -> dict[str, tuple[int, bytes]]:
+    def all_files() -> dict[str, tuple[int, bytes]]:
         return {
             str(path): (path.stat().st_mtime_ns, path.read_bytes())
             for path in sorted(Path(db.path).rglob("*"))
             if path.is_file() and "leases" not in path.parts and not path.name.endswith("-shm")
         }
 
-    before = picture()
+    before = all_files()
     with reader_of(db) as reader:
         assert reader["t"].count() == 2 and reader.stats().tables == 1
-    assert picture() == before
+    assert all_files() == before
 
 
 # --- leases ---------------------------------------------------------------------------------------------
@@ -339,7 +339,7 @@ def test_an_unused_scan_of_a_reader_is_released(db: Database) -> None:
             scan.count()
 
 
-# --- what it refuses ------------------------------------------------------------------------------------
+# --- refused calls, and close ---------------------------------------------------------------------------
 
 
 def test_writes_of_a_reader_are_refused(db: Database) -> None:

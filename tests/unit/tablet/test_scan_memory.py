@@ -82,8 +82,8 @@ def test_splits_of_wide_rows_are_cut_to_a_quarter_of_the_limit(
     batches = list(table.scan(order_by_key=ordered).to_reader())
     sizes = [batch.num_rows for batch in batches]
     assert max(batch.nbytes for batch in batches) <= SHARE
-    assert max(batch.nbytes for batch in batches) > SHARE // 4, "smaller than it has to be"
-    assert read_path.SPLIT_ROWS % max(sizes) == 0, "splits nest"
+    assert max(batch.nbytes for batch in batches) > SHARE // 4, "splits are not smaller than necessary"
+    assert read_path.SPLIT_ROWS % max(sizes) == 0, "sizes divide SPLIT_ROWS"
     assert pa.Table.from_batches(batches).column("k").to_pylist() == list(range(table.count()))
     del batches
     # In memory are a batch of the reader, a split that is decoded, a block, and the block cache.
@@ -109,7 +109,7 @@ def test_text_of_a_dictionary_counts_if_codes_are_not_enough(store: Path) -> Non
         table.flush()
         wide = read_path.SPLIT_ROWS
 
-        def given() -> int:
+        def dictionary_rows() -> int:
             """Return the most rows of a batch, if the scan may return a dictionary."""
             with nyala.connect(store.parent / "changed", read_only=True, memory_limit=LIMIT) as db:
                 batches = db["words"].scan(["k", "s"]).with_dictionaries("s").to_reader()
@@ -131,10 +131,10 @@ def test_text_of_a_dictionary_counts_if_codes_are_not_enough(store: Path) -> Non
             return sizer.rows(0, 8_000, wide)
 
         assert writer_rows("s = 'x'") == wide and writer_rows("s LIKE '%x%'") < 4_000
-        assert given() == 8_000, "codes alone fit"
+        assert dictionary_rows() == 8_000, "codes alone fit"
         assert reader_rows("s = 'x'") == wide and reader_rows("s < t") < 4_000
         table.update({"k": [1], "s": ["changed"]})
-        assert given() < 4_000
+        assert dictionary_rows() < 4_000
         assert reader_rows("s = 'x'") < 4_000 and writer_rows("s = 'x'") < 4_000
 
 

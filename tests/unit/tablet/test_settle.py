@@ -1,4 +1,4 @@
-"""Settling a batch, compared with a simple model that works row by row in Python.
+"""Settling (resolving) a batch, compared with a simple model that works row by row in Python.
 
 Settling changes nothing, so one store serves all examples. Its keys are in each possible state: in
 memory, on disk, dead here and live there, in a frozen MemRowSet, in one tablet or several.
@@ -69,7 +69,7 @@ class World:
     db: Database
     key_names: tuple[str, ...]
     keys: dict[str, Key]
-    homeless: Key
+    without_range: Key
     rows: dict[Key, Row] = field(default_factory=dict)
 
     @property
@@ -80,8 +80,8 @@ class World:
         return dict(zip(self.key_names, key, strict=True))
 
 
-def build(db: Database, key_names: tuple[str, ...], keys: dict[str, Key], homeless: Key) -> World:
-    world = World(db, key_names, keys, homeless)
+def build(db: Database, key_names: tuple[str, ...], keys: dict[str, Key], without_range: Key) -> World:
+    world = World(db, key_names, keys, without_range)
     table = db["t"]
     of = {phase: world.key_row(key) for phase, key in keys.items()}
 
@@ -190,10 +190,9 @@ class Expected:
 
 
 def oracle(world: World, operations: list[Operation]) -> Expected:
-    """The model. `now` is the state of each key, `given` the columns that were given since its last
-    insert.
-    """
+    """Return what settling the operations must find, computed row by row."""
     expected = Expected()
+    # now: the row of each live key. given: the columns of each key that were written since its insert.
     now = {key: dict(row) for key, row in world.rows.items()}
     given: dict[Key, set[str]] = {}
     for operation in operations:
@@ -207,7 +206,7 @@ def oracle(world: World, operations: list[Operation]) -> Expected:
                 errors[number] = NULL
             elif operation.name == "insert" and lacks:
                 errors[number] = MISSING_COLUMN
-            elif key == world.homeless:
+            elif key == world.without_range:
                 errors[number] = NO_PARTITION
             elif operation.name == "insert" and there:
                 if operation.ignore:
@@ -245,7 +244,7 @@ def oracle(world: World, operations: list[Operation]) -> Expected:
     return expected
 
 
-# --- what was settled -----------------------------------------------------------------------------------
+# --- checks of a settled batch --------------------------------------------------------------------------
 
 
 def prepared(world: World, operations: list[Operation]) -> Settlement:
@@ -282,8 +281,10 @@ def effect_rows(world: World, effect: Effect) -> dict[Key, Row]:
 
 
 def check_places(world: World, settlement: Settlement, effect: Effect) -> None:
-    """Check the place of each row of an effect: the live row of an update or delete, and for an
-    insert the dead row in the MemRowSet or none.
+    """Check the rowid of each row of an effect.
+
+    For an update or delete it is that of the live row. For an insert it is that of the dead row in the
+    MemRowSet, or -1.
     """
     for index in range(len(effect.keys)):
         key = effect.keys.slice(index, 1)
@@ -323,7 +324,7 @@ def compare(world: World, operations: list[Operation]) -> Settlement:
 
 # --- Hypothesis -----------------------------------------------------------------------------------------
 
-KEYS = st.sampled_from([*PHASES, *PHASES, "homeless"])
+KEYS = st.sampled_from([*PHASES, *PHASES, "without_range"])
 NUMBERS = st.one_of(st.none(), st.integers(-3, 3))
 
 
@@ -347,8 +348,8 @@ def drawn_operations(draw: st.DrawFn, at_most: int) -> list[tuple[str, bool, tup
     return out
 
 
-def spoken(world: World, drawn: list[tuple[str, bool, tuple[str, ...], list[Any]]]) -> list[Operation]:
-    keys = {**world.keys, "homeless": world.homeless}
+def operations_of(world: World, drawn: list[tuple[str, bool, tuple[str, ...], list[Any]]]) -> list[Operation]:
+    keys = {**world.keys, "without_range": world.without_range}
     return [
         Operation(name, ignore, columns, tuple((keys[phase], values) for phase, values in rows))
         for name, ignore, columns, rows in drawn
@@ -358,19 +359,13 @@ def spoken(world: World, drawn: list[tuple[str, bool, tuple[str, ...], list[Any]
 @given(drawn=drawn_operations(1))
 def test_one_operation_equals_the_model(world: World, drawn: Any) -> None:
     """Counts, errors and effects of one call, with repeated keys, in each state."""
-    compare(world, spoken(world, drawn))
+    compare(world, operations_of(world, drawn))
 
 
 @given(drawn=drawn_operations(4))
 def test_several_operations_equal_the_model(world: World, drawn: Any) -> None:
     """Later operations of a batch see earlier ones; each key has one effect (S1, S2, S4)."""
-    compare(world, spoken(world, drawn))
-
-
-# --- named cases ----------------------------------------------------------------------------------------
-
-
-# --- prepare --------------------------------------------------------------------------------------------
+    compare(world, operations_of(world, drawn))
 
 
 # --- locate ---------------------------------------------------------------------------------------------
@@ -385,7 +380,7 @@ def all_keys(world: World) -> tuple[Any, np.ndarray, list[Key]]:
 
 
 def test_locating_one_key_equals_locating_many(world: World) -> None:
-    """A single key is looked up by other code."""
+    """Looking up one key, which has its own code, gives the same result as looking up many."""
     keys, tablets, names = all_keys(world)
     together = locate(world.table, keys, tablets)
     ghosts = set()

@@ -35,7 +35,7 @@ class _Switchable(PosixFiles):
         super().write_at(path, offset, data)
 
 
-# --- what the catalogue named stays ---------------------------------------------------------------------
+# --- failures around a commit ---------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("what", ["flush", "direct commit", "delta compaction"])
@@ -246,7 +246,7 @@ def test_without_background_work_a_write_flushes_itself(tmp_path: Path) -> None:
 
 
 def test_two_garbage_collections_at_once(tmp_path: Path) -> None:
-    """A collection by a user beside one of the background raises no error."""
+    """Two threads collect garbage at once, and none raises an error."""
     db = open_database(tmp_path / "s")
     table = key_value_table(db)
     store = db._writer()
@@ -646,7 +646,7 @@ def test_r3_unneeded_segments_of_the_log_are_removed(tmp_path: Path) -> None:
         assert numbers() == [2, 3], "all rows of the first segment are flushed"
         assert db._writer().state.wal_start == 2 and "wal/wal-000000001" in db._writer().state.garbage
         db.drop_table("two")
-        assert numbers() == [2, 3], "the table can be brought back, so the log keeps its rows"
+        assert numbers() == [2, 3], "the table can be restored, so the log keeps its rows"
         db._writer().purge_dropped(None)
         assert numbers() == [4], "a purged table needs no log, and its purge is in a new segment"
         db._writer().collect_garbage()

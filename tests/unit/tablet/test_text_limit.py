@@ -69,7 +69,7 @@ def carry_out(db: Database, plan: Any) -> Any:
     return compact(store, table.id, table.tablets[0].id, plan, run_here(store))
 
 
-def nothing_more_is_to_be_done(db: Database) -> bool:
+def no_work_is_left(db: Database) -> bool:
     before = [rowset.id for rowset in rowsets(db)]
     db["t"].compact()
     return [rowset.id for rowset in rowsets(db)] == before and not db.maintenance.compactor.run_once(
@@ -91,7 +91,7 @@ def test_a_merge_is_cut_at_the_text_limit(db: Database, kind: str, encoding: str
     assert sum(sizes) == pytest.approx(1200 * LENGTH, rel=0.02)
     assert max(sizes) <= 1.6 * LIMIT and len(sizes) <= 2 * 1200 * LENGTH / LIMIT + 1, sizes
     assert table.scan(order_by_key=True).to_arrow().column("s").to_pylist() == values
-    assert nothing_more_is_to_be_done(db)
+    assert no_work_is_left(db)
 
 
 def test_an_added_column_counts_with_its_default(db: Database) -> None:
@@ -130,7 +130,7 @@ def test_changes_with_much_text_are_merged_by_a_rewrite(db: Database, kind: str,
     for part, moment in enumerate(moments):
         then = [value if place < part * step else "" for place, value in enumerate(values)]
         assert table.scan(order_by_key=True, at=moment).to_arrow().column("s").to_pylist() == then
-    assert nothing_more_is_to_be_done(db)
+    assert no_work_is_left(db)
 
 
 def test_delta_files_with_much_text_are_not_merged(db: Database) -> None:
@@ -171,7 +171,7 @@ def test_rowsets_that_were_cut_are_not_merged_again(db: Database) -> None:
         table.flush()
     table.compact()
     assert len(rowsets(db)) > 1 and max(text_of_rowsets(db)) <= 1.6 * LIMIT
-    assert nothing_more_is_to_be_done(db)
+    assert no_work_is_left(db)
     assert table.scan(order_by_key=True).to_arrow().column("s").to_pylist() == values
 
 
@@ -193,6 +193,8 @@ def test_a_key_with_too_much_history_is_a_clear_error(db: Database) -> None:
 
 
 def _refusing(join: Any, limit: int) -> Any:
+    """Return a function that joins arrays like `join`, and raises as Arrow does above `limit` bytes."""
+
     def refusing(arrays: list[pa.Array], **options: Any) -> pa.Array:
         joined = join(arrays, **options)
         if pa.types.is_string(joined.type) and joined.nbytes > limit:

@@ -196,9 +196,9 @@ def test_errors_of_nyala_keep_their_fields(pool: Worker) -> None:
     assert len(workers._children) == 1, "an error of the job does not end the process"
 
 
-@pytest.mark.parametrize(("how", "said"), [("key", "KeyError: 'left'"), ("exit", "SystemExit: 3")])
-def test_other_exceptions_have_the_traceback_of_the_worker(pool: Worker, how: str, said: str) -> None:
-    with pytest.raises(JobFailedError, match=said) as failed:
+@pytest.mark.parametrize(("how", "message"), [("key", "KeyError: 'left'"), ("exit", "SystemExit: 3")])
+def test_other_exceptions_have_the_traceback_of_the_worker(pool: Worker, how: str, message: str) -> None:
+    with pytest.raises(JobFailedError, match=message) as failed:
         pool.run("fail", {"how": how})
     assert "worker_child.py" in failed.value.__notes__[0] and "in fail" in failed.value.__notes__[0]
     assert pool.run("echo", {})
@@ -248,10 +248,10 @@ import os, sys, time
 from nyala.tablet.workers.process import Worker
 child, path, fork = sys.argv[1:]
 pool = Worker([sys.executable, "-P", child])
-def progress(said):
+def progress(message):
     if fork == "True" and not os.fork():
         time.sleep(60)
-    print(said["pid"], flush=True)
+    print(message["pid"], flush=True)
 pool.run("hold", {"path": path}, progress=progress)
 """
 
@@ -293,14 +293,14 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 
 def test_a_program_that_closes_no_worker_ends_at_once(tmp_path: Path) -> None:
-    """Without a warning, although one worker is idle and another one works."""
+    """It prints no warning, although one worker is idle and another one is working."""
     code = """
 import sys, threading
 from nyala.tablet.workers.process import Worker
 Worker().run("ping", {})
 pool = Worker([sys.executable, "-P", sys.argv[1]])
 begun = threading.Event()
-job = lambda: pool.run("hold", {"path": sys.argv[2]}, progress=lambda said: begun.set())
+job = lambda: pool.run("hold", {"path": sys.argv[2]}, progress=lambda message: begun.set())
 threading.Thread(target=job, daemon=True).start()
 begun.wait()
 """
@@ -366,7 +366,7 @@ def test_a_forked_copy_does_not_use_the_worker(pool: Worker, tmp_path: Path) -> 
     assert pool.run("echo", {})["pid"] == mine
 
 
-# --- cancel, close, turns -----------------------------------------------------------------------------
+# --- cancelled jobs, close, shared workers ------------------------------------------------------------
 
 
 def test_a_cancelled_job_is_killed(pool: Worker, tmp_path: Path) -> None:

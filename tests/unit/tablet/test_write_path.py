@@ -54,8 +54,8 @@ class HeldSync(PosixFiles):
 # --- all or nothing -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("taken", [False, True])
-def test_ctrl_c_in_the_log_append(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, taken: bool) -> None:
+@pytest.mark.parametrize("appended", [False, True])
+def test_ctrl_c_in_the_log_append(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, appended: bool) -> None:
     """Ctrl-C before the log has the record changes nothing. Later, the outcome is unknown. The row
     never exists twice.
     """
@@ -66,15 +66,15 @@ def test_ctrl_c_in_the_log_append(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     append = store.log.append
 
     def interrupted(record: Any) -> int:
-        if taken:
+        if appended:
             append(record)
         raise KeyboardInterrupt
 
     monkeypatch.setattr(store.log, "append", interrupted)
-    with pytest.raises(StorageError if taken else KeyboardInterrupt) as stopped:
+    with pytest.raises(StorageError if appended else KeyboardInterrupt) as stopped:
         table.insert({"k": [1], "v": [1]})
     monkeypatch.undo()
-    if taken:
+    if appended:
         assert stopped.value.outcome == "unknown" and "KeyboardInterrupt" in str(stopped.value)  # type: ignore[attr-defined]
         with pytest.raises(StorageError, match="takes no more writes"):
             table.insert({"k": [1], "v": [2]})
@@ -82,7 +82,7 @@ def test_ctrl_c_in_the_log_append(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         table.insert({"k": [1], "v": [2]})
     db.close()
     again = open_database(tmp_path / "s")
-    assert rows(again["t"]) in ([[(0, 0), (1, 1)], [(0, 0)]] if taken else [[(0, 0), (1, 2)]])
+    assert rows(again["t"]) in ([[(0, 0), (1, 1)], [(0, 0)]] if appended else [[(0, 0), (1, 2)]])
     for rowset in again._writer().root.table("t").tablets[0].all_rowsets():
         rowset.check()
     again["t"].upsert({"k": [1], "v": [3]})
@@ -141,7 +141,7 @@ def test_a_refused_log_record_changes_nothing(tmp_path: Path) -> None:
         assert rows(table) == [(1, 2), (2, 2)]
 
 
-# --- the table moves between preparing and locking ------------------------------------------------------
+# --- the table changes between preparing and locking ----------------------------------------------------
 
 
 def between(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]) -> None:
@@ -162,14 +162,14 @@ def test_a_write_to_a_table_that_is_created_again_meanwhile(
     """The data is checked again with the columns and limits of the new table."""
     table = key_value_table(db)
 
-    def anew() -> None:
+    def create_again() -> None:
         db.drop_table("t")
         db.create_table("t", {"k": "int64", "v": "int8"}, "k", nyala.hash_partition("k", buckets=3))
 
-    between(monkeypatch, anew)
+    between(monkeypatch, create_again)
     with pytest.raises(nyala.InvalidValueError, match="'v'"):
         table.insert({"k": [1, 2], "v": [1, 300]})
-    between(monkeypatch, anew)
+    between(monkeypatch, create_again)
     assert table.insert({"k": [1, 2], "v": [1, 100]}).inserted == 2
     assert rows(table) == [(1, 1), (2, 100)]
     assert sum(tablet.rows for tablet in table.tablets()) == 2 and len(table.tablets()) == 3
@@ -199,7 +199,7 @@ def test_a_repeated_call_waits_until_the_first_is_durable(tmp_path: Path) -> Non
         files.waiting.clear()
         answers: list[int] = []
 
-        def ask(how: Callable[[], int]) -> threading.Thread:
+        def run_in_thread(how: Callable[[], int]) -> threading.Thread:
             thread = threading.Thread(target=lambda: answers.append(how()))
             thread.start()
             return thread
@@ -212,9 +212,9 @@ def test_a_repeated_call_waits_until_the_first_is_durable(tmp_path: Path) -> Non
             assert found is not None
             return found.timestamp
 
-        threads = [ask(first)]
+        threads = [run_in_thread(first)]
         assert files.waiting.wait(20)
-        threads += [ask(first), ask(looked_up)]
+        threads += [run_in_thread(first), run_in_thread(looked_up)]
         for thread in threads:
             thread.join(0.02)
         assert answers == [] and db.now() < store.marks.applied

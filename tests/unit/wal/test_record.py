@@ -147,19 +147,19 @@ def test_bytes_outside_of_all_groups_are_corruption() -> None:
 
 def test_a_record_keeps_the_counts_of_its_batch() -> None:
     """A repeated key gets these counts. Older records have none, and remain valid."""
-    told = LogRecord(5, "job-1", (), counts={"inserted": 3, "failed": 1})
+    counted = LogRecord(5, "job-1", (), counts={"inserted": 3, "failed": 1})
     plain = LogRecord(5, "job-1", ())
-    assert round_trip(told) == told and round_trip(plain) == plain
+    assert round_trip(counted) == counted and round_trip(plain) == plain
     assert b'{"key":"job-1","groups":[]}' in bytes(memoryview(payload_of(plain)))
     assert b'{"key":"job-1","told":{"inserted":3,"failed":1},"groups":[]}' in bytes(
-        memoryview(payload_of(told))
+        memoryview(payload_of(counted))
     )
 
 
-@pytest.mark.parametrize("told", [3, [], "x", {"inserted": "3"}, {"inserted": None}, {"inserted": 1.5}])
-def test_invalid_counts_are_corruption(told: Any) -> None:
+@pytest.mark.parametrize("counts", [3, [], "x", {"inserted": "3"}, {"inserted": None}, {"inserted": 1.5}])
+def test_invalid_counts_are_corruption(counts: Any) -> None:
     record = LogRecord(5, "job-1", (), counts={"inserted": 3})
-    meta = {"key": "job-1", "told": told, "groups": []}
+    meta = {"key": "job-1", "told": counts, "groups": []}
     text = json.dumps(meta).encode()
     body = struct.pack("<I", len(text)) + text
     body += bytes(-len(body) % 8)
