@@ -178,7 +178,7 @@ ANSWERS: dict[str, dict[str, Any]] = {
 def test_h1_a_repeated_commit_returns_the_same_counts(
     tmp_path: Path, what: str, direct_commit_bytes: int
 ) -> None:
-    """A caller that lost the first answer gets the same counts, whether the log or files have the rows."""
+    """A repeated commit returns the first counts, whether the rows are in the log or in files."""
     path, options = tmp_path / "s", ANSWERS[what]
     with open_database(path, direct_commit_bytes=direct_commit_bytes) as db:
         table = key_value_table(db)

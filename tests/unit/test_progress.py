@@ -64,7 +64,10 @@ def test_the_progress_of_several_rounds_never_decreases(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("what", ["compact", "vacuum"])
 def test_the_function_cannot_start_another_compaction(tmp_path: Path, what: str) -> None:
-    """It would wait for the compaction that called it."""
+    """A compaction inside of the function raises an error.
+
+    It would wait for the compaction that called it.
+    """
     with nyala.connect(tmp_path / "s", maintenance=False) as db:
         table = key_value_table(db)
         for value in (1, 2):
@@ -128,7 +131,7 @@ def test_lines_are_shown_every_two_seconds(
 
 @pytest.mark.parametrize("wrong", ["yes", 1, object()])
 def test_other_objects_are_refused_as_progress(tmp_path: Path, wrong: Any) -> None:
-    """Before anything is written."""
+    """An object that is not a function raises an error, before anything is written."""
     with open_database(tmp_path / "s") as db:
         table = key_value_table(db)
         for call, given in ((table.insert, [{"k": 1}]), (table.delete, [{"k": 1}]), (table.compact, None)):

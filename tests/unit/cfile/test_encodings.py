@@ -33,7 +33,7 @@ def chosen(name: str, type: str, array: pa.Array) -> str:
 
 
 def test_many_distinct_values_fall_back_to_plain() -> None:
-    """Mostly distinct values are plain: a dictionary would store them twice."""
+    """Mostly distinct values are stored plain, because a dictionary would store them twice."""
     distinct = pa.array([f"name {number}" for number in range(200_000)])
     assert chosen("dictionary", "string", distinct) == "plain"
     assert chosen("dictionary", "string", distinct.slice(0, 1000)) == "plain"

@@ -405,7 +405,7 @@ def test_create(run: Run, tmp_path: Path) -> None:
 def test_invalid_options_of_create_are_usage_errors(
     run: Run, tmp_path: Path, words: list[str], complaint: str
 ) -> None:
-    """No store is created."""
+    """The command raises a usage error, and creates no store."""
     ran = run("table", "load", tmp_path / "s", "t", csv(tmp_path, "k,v\n1,2\n"), *words, code=2)
     assert complaint in ran.stderr and not (tmp_path / "s").exists()
 
@@ -423,7 +423,7 @@ def test_invalid_options_of_create_are_usage_errors(
     ],
 )
 def test_an_invalid_new_table_is_an_error(run: Run, tmp_path: Path, words: list[str], complaint: str) -> None:
-    """No table is created."""
+    """The command prints an error, and creates no table."""
     file = csv(tmp_path, "k,v\n1,2.5\n")
     ran = run("table", "load", tmp_path / "s", "t", file, "--create", *words, code=1)
     assert complaint in ran.stderr and sorted(os.listdir(tmp_path)) == ["x.csv"]
@@ -470,7 +470,7 @@ def test_a_second_create_adds_to_the_table(run: Run, numbers: Path, tmp_path: Pa
 
 
 def test_a_failed_load_drops_its_new_table(run: Run, numbers: Path, tmp_path: Path) -> None:
-    """The same command can then be repeated with a corrected file."""
+    """The new table is dropped, so the command can be repeated with a corrected file."""
     line = ("table", "load", numbers, "u", tmp_path / "x.csv", "--create", "--key", "k")
     csv(tmp_path, "k,v\n1,1000\n")
     assert "row 1, line 2 (k = 1)" in run(*line, "--type", "v=int8", code=1).stderr

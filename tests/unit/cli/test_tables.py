@@ -175,8 +175,9 @@ def test_scan_at(run: Run, example: Example) -> None:
 
 
 def test_a_moment_before_the_table_was_created(run: Run, tmp_path: Path) -> None:
-    """Reading at such a moment is an error that names the first readable moment. The result is not
-    an empty table.
+    """Reading at such a moment raises an error that names the first readable moment.
+
+    The result is never an empty table.
     """
     with nyala.connect(tmp_path / "s") as db:
         before = db.create_table("other", {"k": "int64"}, "k").insert({"k": [1]}).time
@@ -355,7 +356,7 @@ def test_changes(run: Run, example: Example) -> None:
 
 @given(st.lists(st.tuples(st.text(), st.one_of(st.none(), st.floats()), st.binary()), max_size=20))
 def test_control_characters_do_not_break_the_output(rows: list[tuple[str, float | None, bytes]]) -> None:
-    """As text each row is one line; as JSON the document is valid."""
+    """With control characters in values, each row is still one line of text, and JSON is valid."""
     batch = pa.record_batch(
         {
             "s": pa.array([row[0] for row in rows], pa.string()),

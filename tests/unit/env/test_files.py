@@ -153,7 +153,7 @@ def test_macos_also_syncs_the_drives_cache(
 
 
 def test_windows_is_refused_with_an_explanation(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On Windows, the error explains the platforms, instead of an AttributeError."""
+    """On Windows, the error names the supported platforms. There is no AttributeError."""
     monkeypatch.setattr(posix_files, "fcntl", None)
     with pytest.raises(StorageError, match="Linux or macOS"):
         system_files().open("store")
@@ -270,7 +270,7 @@ def test_threads_may_read_one_file_at_once(tmp_path: Path) -> None:
 def test_write_atomic_leaves_the_old_or_the_new_bytes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """After a failure, the old file remains, and no temporary file."""
+    """After a failure, the old file is unchanged and there is no temporary file."""
     path = str(tmp_path / "f")
     FILES.write_atomic(path, b"old")
     FILES.write_atomic(path, b"older")
@@ -432,7 +432,7 @@ def test_a_removed_lock_file_is_not_the_lock(tmp_path: Path, monkeypatch: pytest
 
 
 def test_a_replaced_lock_file_is_not_the_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same if a third process has created and locked a new file meanwhile."""
+    """A process does not hold the lock if others removed its lock file and locked a new one."""
     path = str(tmp_path / "lock")
     first = FILES.lock(path)
     assert first is not None
@@ -470,7 +470,7 @@ def test_a_forked_child_cannot_unlock_its_parent(tmp_path: Path) -> None:
 
 
 def test_a_read_allocates_no_more_than_the_file_has(tmp_path: Path) -> None:
-    """A forged length does not allocate memory beyond the file's size."""
+    """A read with a forged length allocates no more memory than the size of the file."""
     path = tmp_path / "f"
     path.write_bytes(b"0123456789")
     file = PosixFiles().open(str(path))

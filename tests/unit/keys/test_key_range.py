@@ -94,7 +94,7 @@ def test_a_key_range_contains_every_row_that_satisfies_the_predicates(
 def test_predicates_that_are_equivalent_to_a_key_range(
     constraints: dict[str, Constraint], is_equivalent: bool
 ) -> None:
-    """Only other predicates must be tested on the rows between the bounds."""
+    """Predicates that are equivalent to a key range are known. Only others are tested on the rows."""
     assert is_key_range(constraints, schema_of(["string", "int8"])) is is_equivalent
 
 
@@ -143,7 +143,7 @@ STRING, INT8 = parse_type("string"), parse_type("int8")
 def test_bounds_of_a_string_and_int8_key(
     constraints: dict[str, Constraint], lower: bytes | None, upper: bytes | None
 ) -> None:
-    """No range is wider than necessary."""
+    """The range is as narrow as possible."""
     assert key_range_of(constraints, schema_of(["string", "int8"])) == KeyRange(lower, upper)
 
 

@@ -90,7 +90,7 @@ BEGINNINGS = ["", "a", "a/", "a/b", "a/b-", "b/x", "b/x/y/", "nothing", "nothing
 
 
 def test_list_is_sorted_by_the_characters_of_the_whole_key(objects: Objects) -> None:
-    """For example "a-b" comes before "a/b", and "a/10" before "a/9"."""
+    """Keys are sorted as whole texts: "a-b" comes before "a/b", and "a/10" before "a/9"."""
     for name in NAMES:
         objects.put(name, b"")
     for under in BEGINNINGS:

@@ -147,7 +147,7 @@ def scalars(type: ColumnType) -> st.SearchStrategy[Any]:
 
 @given(st.lists(st.sampled_from(NAMES), min_size=1, max_size=4), st.data())
 def test_random_columns_have_the_hashes_of_a_simple_murmur3(names: list[str], data: st.DataObject) -> None:
-    """Also slices of columns."""
+    """Random columns, and slices of them, have the hashes of a simple implementation of Murmur3."""
     types = [parse_type(name) for name in names]
     rows = data.draw(st.lists(st.tuples(*map(scalars, types)), max_size=8))
     seed = data.draw(st.sampled_from([42, 0, -1, 2**31 - 1]))

@@ -91,7 +91,7 @@ def constraints(draw: st.DrawFn, type: ColumnType) -> Constraint:
 def test_t5_a_skipped_partition_has_no_selected_row(
     table: tuple[Schema, PartitionSchema, tuple[Partition, ...]], data: st.DataObject
 ) -> None:
-    """Random tables and predicates."""
+    """T5: for random tables and predicates, no selected row is in a skipped partition."""
     schema, partition_schema, partitions = table
     columns = schema.key_columns
     wanted = {column.name: data.draw(constraints(column.type)) for column in columns}
@@ -193,7 +193,7 @@ def test_partitions_that_a_predicate_leaves(
 
 
 def test_an_in_list_selects_the_buckets_of_its_values() -> None:
-    """Up to a limit of combinations."""
+    """An IN list selects the buckets of its values, up to a limit of combinations."""
     level = hash_partition("time", buckets=64)
     assert kept([level], time=equal(1)) == 1
     assert 1 < kept([level], time=equal(1, 2, 3)) <= 3

@@ -54,7 +54,10 @@ def excluded(
     lower: int = 0,
     upper: int | None = None,
 ) -> bool:
-    """Whether no row of [lower, upper), by default all, can satisfy the constraint at `snapshot`."""
+    """Return whether no row of [lower, upper) can satisfy the constraint at `snapshot`.
+
+    The default range is all rows.
+    """
     end = disk.row_count if upper is None else upper
     return not candidate_ranges(disk, [(column, constraint)], snapshot, lower, end)
 
@@ -98,7 +101,10 @@ def open_(folder, schema: Schema, written: WrittenRowSet, cache_bytes: int = 1 <
 
 
 def rowset(folder, kind: str = "int", count: int = 2000, **kwargs) -> tuple[Schema, list[int], DiskRowSet]:
-    """Even numbers as keys; v ascends, so its blocks have narrow zones."""
+    """Create a rowset with even numbers as keys.
+
+    Values of v ascend, so its blocks have narrow zone maps.
+    """
     schema, numbers = SCHEMAS[kind], list(range(0, 2 * count, 2))
     written = write(folder, schema, image(schema, numbers, list(range(count))))
     return schema, numbers, open_(folder, schema, written, **kwargs)
@@ -292,7 +298,7 @@ def test_z1_a_block_with_matching_undo_is_not_skipped(tmp_path):
 
 @pytest.mark.parametrize("part", ["base", "undo"])
 def test_a_failed_flush_leaves_no_file(part, tmp_path, monkeypatch):
-    """After a flush to a full disk, the folder is as before."""
+    """A flush to a full disk fails and leaves no file in the folder."""
 
     class FullAtUndo(PosixFiles):
         def create(self, path):

@@ -91,7 +91,7 @@ def test_keys_are_found_in_every_kind_of_look_up(rowset: DiskRowSet, cache_bytes
 def test_a_key_that_the_bloom_filter_excludes_reads_no_block(
     rowset: DiskRowSet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Otherwise each insert of a new key would read blocks of many rowsets."""
+    """A look-up reads no block if the bloom filter excludes the key, as for most new keys."""
     keys, one = index(rowset, None), probes(rowset, np.array([1]))
     monkeypatch.delattr(KeyIndex, "_stored")
     assert keys.find(one).tolist() == [-1]

@@ -239,7 +239,7 @@ CASTS: list[tuple[str, Any, str, list[Any], dict[int, str]]] = [
 
 
 def same(left: list[Any], right: list[Any]) -> bool:
-    """Whether the values are equal. NaN equals NaN, and 0.0 differs from -0.0."""
+    """Return whether the values are equal. NaN equals NaN, and 0.0 differs from -0.0."""
     return [repr(value) for value in left] == [repr(value) for value in right]
 
 
@@ -379,7 +379,7 @@ NOT_ISO = [
 
 @pytest.mark.parametrize("alone", [True, False])
 def test_iso_text_becomes_a_timestamp_and_other_text_fails_its_row(alone: bool) -> None:
-    """Also if texts of several forms are in one batch."""
+    """ISO text becomes a timestamp, also if a batch has several forms. Other text fails its row."""
     texts = [text for text, _ in ISO]
     if alone:
         for text, moment in ISO:
@@ -396,7 +396,7 @@ def test_iso_text_becomes_a_timestamp_and_other_text_fails_its_row(alone: bool) 
 
 
 def test_iso_text_becomes_a_date_only_at_midnight() -> None:
-    """A time of day is not cut off."""
+    """ISO text with a time other than midnight fails its row. The time is not cut off."""
     texts = [
         "2020-01-02",
         "2020-01-02T00:00:00",
@@ -427,7 +427,7 @@ def test_a_text_is_parsed_alike_alone_and_in_a_batch(texts: list[str]) -> None:
     ),
 )
 def test_any_int_is_stored_exactly_or_fails(type_: str, values: list[int | None]) -> None:
-    """Random ints in every type of whole numbers. Python computes which ones fit."""
+    """Random ints in every integer type are stored exactly, or their row fails."""
     wanted = parse_type(type_)
     assert wanted.value_min is not None and wanted.value_max is not None
     unit = 10**wanted.scale if wanted.scale else 1
@@ -446,7 +446,7 @@ def test_any_int_is_stored_exactly_or_fails(type_: str, values: list[int | None]
     ),
 )
 def test_any_decimal_is_stored_exactly_or_fails(size: tuple[int, int], values: list[Decimal]) -> None:
-    """Random Decimals in every decimal type. Digits are never rounded."""
+    """Random Decimals in every decimal type are stored exactly, or their row fails."""
     precision, scale = size
     expected: list[int | None] = []
     for value in values:
@@ -632,7 +632,7 @@ def test_a_pandas_index_without_name_is_ignored_and_nan_is_null() -> None:
 
 
 def test_a_named_pandas_index_is_refused() -> None:
-    """After `df.set_index("id")`, users expect that the column id is written."""
+    """A named index raises an error. After `df.set_index("id")`, it would not be written as a column."""
     schema = build_schema({"id": "int64", "day": "date", "v": "int8"}, ["id", "day"])
     frame = pd.DataFrame({"id": [1], "day": ["2026-01-01"], "v": [3]})
     for names in (["id"], ["day", "id"], ["v", "day"]):

@@ -299,7 +299,11 @@ def test_random_expressions_have_the_values_of_duckdb(connection: Any, seed: int
 
 @given(st.integers(0, 2**32))
 def test_random_conditions_select_the_rows_of_duckdb(connection: Any, seed: int) -> None:
-    """Also after JSON, over dictionary codes, and by constraints."""
+    """A random condition selects the same rows as in DuckDB.
+
+    This includes conditions that were sent as JSON, dictionary columns, and the constraints of the
+    condition.
+    """
     chance = random.Random(seed)
     table = table_of(chance)
     register(connection, table)

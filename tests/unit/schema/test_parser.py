@@ -111,7 +111,7 @@ def test_an_error_in_a_long_text_shows_only_the_text_around_it() -> None:
 
 @pytest.mark.parametrize("text", ["", "  \n "])
 def test_an_empty_text_is_refused(text: str) -> None:
-    """In a delete, an empty `where` could mean all rows or none."""
+    """An empty condition raises an error. In a delete it could mean all rows or none."""
     with pytest.raises(InvalidArgumentError, match="the predicate is empty"):
         parse_predicate(text)
 
@@ -156,7 +156,7 @@ def _frames() -> int:
 
 @given(st.text(max_size=60))
 def test_a_random_text_is_a_predicate_or_an_invalid_argument_error(text: str) -> None:
-    """Never an IndexError or a RecursionError."""
+    """Random text never raises an IndexError or a RecursionError."""
     try:
         predicate = parse_predicate(text)
     except InvalidArgumentError:
@@ -184,12 +184,12 @@ WORDS += [
 
 @given(st.lists(st.sampled_from(WORDS), max_size=12).map(" ".join))
 def test_random_tokens_are_a_predicate_or_an_invalid_argument_error(text: str) -> None:
-    """Rows of tokens get deeper into the parser than random characters."""
+    """Random tokens never raise another error. They get deeper into the parser than characters."""
     test_a_random_text_is_a_predicate_or_an_invalid_argument_error.hypothesis.inner_test(text)  # type: ignore[attr-defined]
 
 
 @given(st.text(min_size=1), st.text())
 def test_random_names_and_texts_are_parsed_from_their_own_sql(name: str, value: str) -> None:
-    """Also with quotes, line breaks and NUL."""
+    """Random names and texts, also with quotes, line breaks and NUL, are parsed from their SQL."""
     predicate = compare(name, "=", value)
     assert parse_predicate(str(predicate)) == predicate

@@ -78,7 +78,10 @@ def rows_of(where: Any, **columns: list[Any]) -> list[int]:
 
 
 def test_an_unknown_name_in_double_quotes_may_be_meant_as_text() -> None:
-    """The message explains quotes, but not if the other side of the comparison is a number."""
+    """The error about an unknown name in double quotes says how to write a text.
+
+    It says so only if the other side of the comparison is a text or date.
+    """
     schema = build_schema({"host": "string", "n": "int64", "day": "date"}, "host")
     for text in ('host = "a"', '"a" <> host', "host < a", "host BETWEEN \"a\" AND 'b'", 'day = "a"'):
         with pytest.raises(ColumnNotFoundError, match=r"no column 'a'; for a text write 'a'"):
@@ -106,7 +109,7 @@ def test_words_such_as_none_and_nan_are_explained_and_no_columns(text: str, says
 
 
 def test_a_comparison_with_null_has_a_note() -> None:
-    """It is valid SQL, but selects no row."""
+    """A comparison with NULL is valid SQL but selects no row, so the predicate has a note about it."""
     for text in ("host = NULL", "host <> NULL", "n = 1 AND NOT (n = 2 OR host = NULL)"):
         assert bound(text).null_note == "nothing equals NULL; use host IS NULL to find NULLs"
     for text in ("host IS NULL", "n = 1", "n IN (1, NULL)"):
@@ -286,7 +289,7 @@ def test_a_predicate_that_does_not_fit_the_table_is_an_error(
 
 
 def test_a_tree_that_is_too_deep_is_an_error_and_the_deepest_allowed_one_works() -> None:
-    """Without a RecursionError, even if the caller is deep in recursion already."""
+    """There is no RecursionError, even if the caller itself is deep in recursion."""
     deep: Node = col("n") == 1
     for turn in range(10_000):
         deep = ~((col("n") == turn % 100) & deep)

@@ -471,7 +471,7 @@ def zones(draw: st.DrawFn, rows: Rows, name: str) -> tuple[Any, Any, int | None,
 @settings(max_examples=3 * EXAMPLES)
 @given(st.data(), cases)
 def test_z1_a_zone_with_a_selected_row_is_never_skipped(data: st.DataObject, case: tuple[Rows, Node]) -> None:
-    """A scan would lose the row."""
+    """Z1: a block with a selected row is never skipped. Otherwise a scan would lose the row."""
     rows, predicate = case
     bound = bind(predicate, SCHEMA)
     assert bound is not None
@@ -494,7 +494,10 @@ def test_z1_a_zone_with_a_selected_row_is_never_skipped(data: st.DataObject, cas
 @settings(max_examples=2 * EXAMPLES)
 @given(st.sampled_from(NAMES), st.data())
 def test_the_constraint_of_a_single_comparison_is_exact(name: str, data: st.DataObject) -> None:
-    """Except for <> and NOT IN. With a weaker constraint, scans would read too many blocks."""
+    """The constraint of one comparison admits exactly its values, except for <> and NOT IN.
+
+    With a weaker constraint, scans would read too many blocks.
+    """
     predicate = col(name)._compare(
         data.draw(st.sampled_from(["=", "<", "<=", ">", ">="])), data.draw(literals_of(name))
     )

@@ -30,7 +30,7 @@ def test_there_are_thirteen_types() -> None:
 
 @pytest.mark.parametrize("name", ALL_TYPES)
 def test_the_text_of_a_type_is_parsed_to_the_same_type(name: str) -> None:
-    """In upper and lower case, and with spaces."""
+    """The text of a type is parsed in upper and lower case, and with spaces."""
     assert str(parse_type(name)) == name
     assert parse_type(f" {name.upper().replace(',', ' , ')} ") == parse_type(name)
     assert parse_type(parse_type(name)) == parse_type(name)
@@ -39,7 +39,7 @@ def test_the_text_of_a_type_is_parsed_to_the_same_type(name: str) -> None:
 
 @pytest.mark.parametrize("name", ALL_TYPES)
 def test_the_arrow_type_is_parsed_to_the_same_type(name: str) -> None:
-    """Except varchar, which Arrow does not have: it becomes string."""
+    """The Arrow type of each type gives the same type, except varchar, which becomes string."""
     expected = "string" if name.startswith("varchar") else name
     assert str(parse_type(parse_type(name).arrow)) == expected
     assert str(parse_type(str(parse_type(name).arrow))) == expected
@@ -176,14 +176,14 @@ def test_naive_datetimes_are_utc() -> None:
 
 @given(st.integers(-(2**63), 2**63 - 1))
 def test_random_timestamps_are_equal_after_the_python_form(microseconds: int) -> None:
-    """Also after the year 9999."""
+    """Random timestamps, also after the year 9999, are unchanged after a conversion to Python."""
     timestamp = parse_type("timestamp")
     assert to_canonical(timestamp, from_canonical(timestamp, microseconds)) == microseconds
 
 
 @given(st.integers(1, 38), st.data())
 def test_random_decimals_are_equal_after_the_python_form(precision: int, data: st.DataObject) -> None:
-    """All 38 digits, whatever the decimal context of the thread is."""
+    """All 38 digits are unchanged after a conversion to Python, with any decimal context."""
     scale = data.draw(st.integers(0, precision))
     unscaled = data.draw(st.integers(1 - 10**precision, 10**precision - 1))
     type_ = ColumnType("decimal", precision=precision, scale=scale)

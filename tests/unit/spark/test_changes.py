@@ -266,8 +266,9 @@ def test_changes_in_files_are_read_by_executors(db: nyala.Database) -> None:
 
 
 def test_micro_batches_have_no_gap_and_no_overlap(db: nyala.Database) -> None:
-    """Together they make the table, whatever flushes, compactions and restarts happened between
-    them.
+    """All micro-batches together give the table, whatever happens between them.
+
+    Flushes, compactions and restarts come between micro-batches.
     """
     rng = random.Random(7)
     stream = make_stream(db, maxRowsPerTrigger=20)
@@ -301,7 +302,7 @@ def test_micro_batches_have_no_gap_and_no_overlap(db: nyala.Database) -> None:
 
 
 def test_all_versions(db: nyala.Database) -> None:
-    """With versions="all", a key that changed twice comes twice."""
+    """With versions="all", a key that changed twice has two rows."""
     start = {"timestamp": db.now()}
     for value in (1, 2):
         db["t"].upsert({"k": [1], "v": [value]})
@@ -479,7 +480,10 @@ def test_a_stream_continues_after_a_range_was_dropped(tmp_path: Path, flushed: b
 
 
 def test_a_batch_read_of_the_feed_has_the_columns_of_its_end(tmp_path: Path) -> None:
-    """As `table.changes(since, until)`. The last field's metadata lists dropped ranges."""
+    """A read of the feed has the columns of `table.changes(since, until)`.
+
+    The metadata of the last field lists dropped ranges.
+    """
     with with_ranges(tmp_path / "store") as db:
         since = db["t"].insert({"k": [1, 11], "v": [1, 11]}).timestamp
         until = db["t"].update({"k": [1, 11], "v": [2, 12]}).timestamp

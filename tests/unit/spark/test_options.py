@@ -115,7 +115,7 @@ def test_an_invalid_lease_is_refused(parse, value: str) -> None:
 
 
 def test_a_lease_is_a_number_of_seconds() -> None:
-    """As an option, and as an argument."""
+    """A lease is a number of seconds, as an option and as an argument."""
     for parse in (ReadOptions.parse, ChangeOptions.parse):
         assert [parse({**PLACE, "lease": text}).lease_s for text in ("90", "0.5")] == [90, 0.5]
     assert [lease_seconds(value) for value in (90, 0.5, np.int64(7), Fraction(1, 2))] == [90, 0.5, 7, 0.5]

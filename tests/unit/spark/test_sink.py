@@ -124,7 +124,7 @@ def test_an_abort_after_the_commit_changes_nothing(store: Path, run_task: Task) 
 def test_a_task_that_fails_leaves_no_file(
     store: Path, run_task: Task, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No message of this task exists, so nobody else could remove its files."""
+    """A failed task removes its files itself, because it sends no message about them."""
 
     def broken(*_: object) -> int:
         raise OSError("disk")
@@ -170,7 +170,10 @@ def test_complete_output_takes_no_other_operation(store: Path) -> None:
 def test_a_micro_batch_that_changed_nothing_is_not_applied_again(
     store: Path, run_task: Task, batch: str
 ) -> None:
-    """The second time it could have other rows, or its keys could be free."""
+    """A micro-batch without effect is recorded and not applied again.
+
+    The second time, it could have other rows, or its keys could be free.
+    """
     options = {"operation": "insert-ignore", "transaction": "mine"}
     with nyala.connect(store) as db:
         db["t"].insert({"k": [1], "v": ["x"]})

@@ -388,7 +388,10 @@ def test_a_term_on_a_joined_side_is_not_replaced() -> None:
 
 
 def test_with_double_quoted_names_all_columns_are_read() -> None:
-    """With `spark.sql.ansi.doubleQuotedIdentifiers`, "text" is a column."""
+    """All columns are read if the session has double-quoted names.
+
+    With `spark.sql.ansi.doubleQuotedIdentifiers`, "text" is a column.
+    """
     text = 'SELECT k FROM t WHERE v = "w"'
     assert [str(use.where) for use in find_uses(text, TABLES.get)] == ["v = 'w'"]
     for _ in range(2):

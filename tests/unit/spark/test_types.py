@@ -54,7 +54,7 @@ def test_the_schema_is_exactly_the_one_that_spark_expects() -> None:
 
 
 def test_conform_does_not_copy_equal_columns() -> None:
-    """Only order and nullable flags change."""
+    """`conform` changes only the order and the nullable flags, and copies no equal column."""
     batch = pa.record_batch({"s": ["a", None], "k": pa.array([1, 2], pa.int64())})
     expected = pa.schema([pa.field("k", pa.int64(), nullable=False), pa.field("s", pa.string())])
     found = conform(batch, expected)

@@ -71,7 +71,7 @@ def staged(store: Path) -> list[str]:
 
 
 def test_only_one_attempt_of_a_task_counts(store: Path, run_task) -> None:
-    """A task may run twice (a retry, or speculation)."""
+    """If a task runs twice, because of a retry or speculation, its rows are written once."""
     writer = make_writer(store, operation="insert")
     run_task(writer, 0, {"k": [1], "v": ["lost"]})
     kept = run_task(writer, 0, {"k": [1], "v": ["kept"]})
@@ -116,7 +116,7 @@ def test_an_abort_removes_staged_files(store: Path, run_task) -> None:
 def test_a_commit_that_raised_leaves_no_folder(
     store: Path, run_task, monkeypatch: pytest.MonkeyPatch, outcome: str | None
 ) -> None:
-    """Nobody needs its files any more, and Spark may not call abort."""
+    """A failed commit removes its folder, because Spark may not call abort."""
     writer = make_writer(store, operation="insert")
     message = run_task(writer, 0, {"k": [1], "v": ["a"]})
 
@@ -169,7 +169,7 @@ def test_two_columns_of_one_name_are_refused(store: Path) -> None:
 
 
 def test_overwrite_with_an_update_is_refused_before_anything_is_staged(store: Path) -> None:
-    """No folder is left."""
+    """Mode overwrite with operation update raises an error, and no staging folder is left."""
     source = NyalaDataSource({"path": str(store), "table": "t", "operation": "update"})
     with pytest.raises(InvalidArgumentError, match="overwrite"):
         source.writer(schema=SCHEMA, overwrite=True)

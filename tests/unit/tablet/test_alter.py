@@ -62,7 +62,7 @@ class Late:
 
 
 def test_l2_a_write_that_was_prepared_for_an_older_schema_is_prepared_again(path: Path) -> None:
-    """It uses the present defaults and types, or it fails and writes nothing."""
+    """L2: the write uses the present defaults and types, or it fails and writes nothing."""
     with open_database(path) as db:
         t = table(db)
         result = t.insert(Late(pa.table({"k": [1], "v": [1]}), lambda: widen(db)))
@@ -258,7 +258,7 @@ def test_an_alteration_during_a_merge(path: Path, at: str) -> None:
 
 
 def test_flushes_and_merges_in_another_process_write_the_same(path: Path) -> None:
-    """Rows of several versions, and dropped columns."""
+    """A worker process writes the same files, also for rows of several versions and dropped columns."""
     db = open_database(path)
     t = table(db)
     t.insert({"k": [1, 2], "v": [1, 2], "gone": ["a", "b"]})
@@ -327,7 +327,7 @@ def test_a_range_that_is_dropped_during_a_flush_and_a_merge(path: Path) -> None:
 
 
 def test_an_alteration_writes_the_same_for_tables_of_any_size(path: Path) -> None:
-    """Bytes, syncs and files, for a few rows and for ten thousand times as many."""
+    """Bytes, syncs and files are the same for a few rows and for ten thousand times as many."""
     written = []
     for rows_in_tablet in (1, 10_000):
         recording = RecordingFiles(system_files(), str(path))
@@ -478,7 +478,7 @@ def test_an_alteration_that_cannot_be_committed_changes_nothing(path: Path) -> N
 
 
 def test_a_power_cut_at_every_event_of_an_alteration() -> None:
-    """Afterwards all steps are applied, or none (L1), and the store takes writes."""
+    """After a power cut, all steps are applied or none (L1), and the store accepts writes."""
     with folder_in_memory() as folder:
         recording = RecordingFiles(system_files(), str(folder / "live"))
         (folder / "live").mkdir()

@@ -180,7 +180,7 @@ def test_r1_gathered_replay_single_replay_and_the_store_are_the_same(world: Worl
 @given(steps=STEPS, cut=st.integers(0, 14))
 @settings(max_examples=settings().max_examples // 2 + 5)
 def test_a_reader_that_replays_in_parts_gets_the_same_rows(world: World, steps: Any, cut: int) -> None:
-    """No moment that the reader has shown changes later."""
+    """A reader may replay the log in parts. Rows that it has returned for a moment never change."""
     table = world.table()
     moments = perform(world, table, [step for step in steps if "flush" not in step[0]])
     root = world.catalogue_root()
@@ -222,7 +222,7 @@ def test_durable_records_are_skipped(world: World, monkeypatch: pytest.MonkeyPat
 
 
 def test_records_of_a_purged_table_or_tablet_are_skipped(world: World) -> None:
-    """They do not stop the replay of other tables."""
+    """Records of a purged table or tablet are skipped, and other tables are replayed."""
     gone = world.table()
     first_records = world.records
     gone.insert({"k": [1, 2, 3], "a": [1, 2, 3]})
@@ -281,7 +281,10 @@ def test_idempotency_keys_are_replayed(world: World) -> None:
 def test_any_order_of_small_changes_is_replayed(
     world: World, compared_max: int, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Gathering across a delete of the same key would give wrong rows at some moment."""
+    """Random small changes are replayed in their order.
+
+    Replaying several changes of a key together must not skip a delete between them.
+    """
     monkeypatch.setattr(bootstrap, "_COMPARED_ROWS_MAX", compared_max)
     chance = random.Random(int(request.config.getoption("hypothesis_seed")))
     table, moments = world.table(), []
@@ -314,7 +317,7 @@ def test_a_change_of_a_key_that_is_not_live_is_skipped(world: World) -> None:
 @pytest.mark.parametrize("kind", ["update", "delete"])
 @pytest.mark.parametrize("apart", [False, True])
 def test_w4_a_record_with_two_changes_of_a_row_is_refused(world: World, kind: str, apart: bool) -> None:
-    """Their order is unknown. Two records may change one row."""
+    """W4: one record must not change a row twice, because the order is unknown. Two records may."""
     table = world.table()
     table.insert({"k": [1, 2, 3], "a": [1, 2, 3]})
     (record,) = world.records

@@ -350,7 +350,7 @@ def test_r2_a_merges_outputs_are_durable_up_to_its_beginning(db: Database) -> No
 
 @pytest.mark.parametrize("phase", PHASES)
 def test_r4_a_direct_commit_revokes_a_merge(folder: Path, phase: str) -> None:
-    """It cannot wait for the merge, so the merge gives up, and no row is lost."""
+    """A direct commit cannot wait for the merge, so the merge gives up, and no row is lost."""
     with open_database(folder / "s", direct_commit_bytes=1000) as db:
         recorded = two_rowsets(db)
         before: set[str] = set()
@@ -742,7 +742,7 @@ FAILING: dict[str, Callable[..., Any]] = {
 def test_c4_after_a_failed_write_nothing_changes_and_no_file_stays(
     folder: Path, work: str, kind: Any
 ) -> None:
-    """On a full disk or a bad sector. The inputs can be reserved again, and the next try succeeds."""
+    """After a full disk or a bad sector, the inputs can be reserved again, and the next try succeeds."""
     files = FaultyFiles(system_files(), kind=kind, only=lambda op: "/data/" in op.path)
     with open_database(folder / "s", files=files) as db:
         recorded = to_fail(db, work)
@@ -776,7 +776,7 @@ def test_c4_after_a_failed_write_nothing_changes_and_no_file_stays(
 
 
 def test_c4_a_failed_flush_before_a_merge_releases_the_inputs(folder: Path) -> None:
-    """Their changes stay in memory."""
+    """If the flush of the inputs fails, their changes stay in memory, and the inputs are released."""
     files = FaultyFiles(system_files(), kind="enospc", only=lambda op: op.path.endswith(".redo"))
     with open_database(folder / "s", files=files) as db:
         recorded = two_rowsets(db)

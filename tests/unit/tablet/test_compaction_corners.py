@@ -22,7 +22,10 @@ ROWS = 1 << 17  # two splits of a scan
 
 
 def test_an_expired_rowset_with_deletes_in_memory_is_dropped_after_a_flush(folder: Path) -> None:
-    """Before the flush it cannot be dropped: the background does not retry, and vacuum flushes first."""
+    """A rowset whose last deletes are in memory cannot be dropped before a flush.
+
+    The background does not retry without end, and vacuum flushes first.
+    """
     clock = ManualClock()
     with open_database(folder, clock=clock) as db:
         table = db.create_table("t", {"k": "int64", "v": "int64"}, primary_key="k", history="10s")
@@ -44,7 +47,7 @@ def test_an_expired_rowset_with_deletes_in_memory_is_dropped_after_a_flush(folde
 
 
 def test_vacuum_frees_rows_whose_deletes_are_in_memory(folder: Path) -> None:
-    """`dry_run` counts them, too."""
+    """Vacuum frees rows whose deletes are only in memory. `dry_run` counts them too."""
     clock = ManualClock()
     with open_database(folder, clock=clock) as db:
         table = db.create_table("t", {"k": "int64", "s": "string"}, primary_key="k", history="10s")
@@ -109,7 +112,10 @@ def test_text_that_compresses_well_makes_rowsets_that_fit_into_memory(folder: Pa
 
 
 def test_a_log_that_a_merge_keeps_is_no_reason_to_flush(folder: Path) -> None:
-    """Flushes could not make the log shorter, and each write would become a file."""
+    """If a merge keeps the log, no flush is started: it could not make the log shorter.
+
+    Otherwise each write would become a file.
+    """
     with open_database(folder, log_limit_bytes=1) as db:
         table = key_value_table(db)
         table.insert({"k": [1], "v": [1]})

@@ -192,9 +192,9 @@ def _overlap(own, other):
 
 
 def test_rowsets_with_dead_rows_of_one_key_are_merged():
-    """A row that is deleted and inserted again all day has a dead row in each flushed rowset.
+    """A key that is deleted and inserted again all day has a dead row in each flushed rowset.
 
-    In Kudu their width is 0.
+    These rowsets are merged. In Kudu's policy their width is 0.
     """
     plan = choose_merge([layout(i, 7, 7, 1000) for i in range(50)])
     assert plan is not None and len(plan.rowsets) == 50 and plan.output_count == 1
@@ -204,7 +204,7 @@ def test_rowsets_with_dead_rows_of_one_key_are_merged():
 
 
 def test_rowsets_larger_than_the_budget_are_merged_two_by_two():
-    """Otherwise they would overlap forever."""
+    """Rowsets larger than the budget are merged in pairs. Otherwise they would overlap forever."""
     plan = choose_merge([layout(i, 0, 100, 500 * MB) for i in range(5)])
     assert plan is not None and len(plan.rowsets) == 2 and plan.output_count == round(1000 / 32)
 
@@ -239,7 +239,7 @@ def test_an_expiry_has_at_least_the_gain_of_the_best_other_plan():
 
 
 def test_a_few_small_expired_files_are_not_dropped_yet():
-    """Files expire one by one, every few minutes."""
+    """A few expired files are kept until there are more, because files expire one by one."""
     one = layout(2, 0, 100, undo_bytes=MB, expired_undo_bytes=1000, expired_undo_files=1)
     assert choose_expire([one]) is None
     assert choose_expire([one], manual=True) is not None

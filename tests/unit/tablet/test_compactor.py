@@ -77,7 +77,7 @@ def to_the_end(db: Database) -> Compactor:
 
 
 def test_it_compacts_until_no_plan_is_left_and_counts_the_results(db: Database) -> None:
-    """It counts each kind of work, and the bytes of removed and written files."""
+    """The background counts the compactions of each kind, and the bytes of removed and written files."""
     table = overlapping(db)
     before = rows(table)
     store, made = db._writer(), db.maintenance.compactor
@@ -261,7 +261,7 @@ def in_files(db: Database, history: Any = None) -> Any:
 def test_compactions_of_many_bytes_or_rows_run_in_a_worker_process(
     real_store: Database, monkeypatch: pytest.MonkeyPatch, limit: str
 ) -> None:
-    """This process moves later changes to the new rowset."""
+    """Large compactions run in a worker process. The writer moves later changes to the new rowset."""
     monkeypatch.setattr(compactor, limit, 0)
     table = in_files(real_store)
 
@@ -296,7 +296,7 @@ def test_compactions_of_many_bytes_or_rows_run_in_a_worker_process(
 def test_a_worker_is_ended_with_its_reservation_or_its_store(
     real_store: Database, monkeypatch: pytest.MonkeyPatch, end: str
 ) -> None:
-    """After a revoke and a close the worker ends at once, and leaves neither a file nor a process."""
+    """After a revoke or a close, the worker ends at once, and leaves neither a file nor a process."""
     monkeypatch.setattr(compactor, "INLINE_BYTES", 0)
     in_files(real_store)
     made, store = real_store.maintenance.compactor, real_store._writer()

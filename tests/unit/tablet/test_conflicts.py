@@ -127,8 +127,10 @@ MOVES: dict[str, Act] = {
 def test_a_conflict_is_found_in_each_place(
     db: Database, clock: ManualClock, begin: Act, move: Act, history: Any
 ) -> None:
-    """Also with `history=0`, because pins keep the history. A second transaction writes a
-    neighbouring key, and has no conflict.
+    """A conflict is found wherever the rows and the other writer's changes are.
+
+    This holds with `history=0` too, because open transactions keep the history. A transaction that
+    writes a neighbouring key has no conflict.
     """
     table = db.create_table("t", {"k": "int64", "v": "int64"}, "k", history=history)
     table.insert(ROWS)
@@ -186,7 +188,7 @@ def test_a_new_key_conflicts_with_the_same_new_key(db: Database) -> None:
 
 
 def test_many_keys_and_many_changes(db: Database) -> None:
-    """In several rowsets; the error has each conflicting key."""
+    """Keys and changes are in several rowsets. The error has each conflicting key."""
     chance = random.Random(1)
     table = db.create_table(
         "t", {"k": "int64", "v": "int64", "w": "int64"}, "k", [nyala.hash_partition("k", buckets=3)]
@@ -217,7 +219,10 @@ def test_many_keys_and_many_changes(db: Database) -> None:
 
 
 def test_keys_that_had_no_effect_are_checked_too(db: Database) -> None:
-    """Otherwise the commit could decide a row in another way than the transaction did."""
+    """Keys whose write had no effect are checked too.
+
+    Otherwise the commit could treat them differently from the transaction.
+    """
     table = db.create_table("t", {"k": "int64", "v": "int64"}, "k")
     table.insert([(1, 0), (2, 0)])
     for write in (

@@ -49,10 +49,7 @@ def connect(server: S3Server, tmp_path: Path, **options: Any) -> nyala.Database:
 
 
 def filled(db: nyala.Database) -> nyala.Table:
-    """Create a store with every kind of content:
-
-    all kinds of files, unflushed rows, dropped ranges and tables, used keys.
-    """
+    """Create a store with all kinds of files, unflushed rows, dropped ranges and tables, and used keys."""
     gone = db.create_table("gone", {"k": "int64"}, "k")
     table = db.create_table(
         "t",
@@ -150,7 +147,7 @@ def test_a_copy_equals_its_source_at_every_moment(server: S3Server, tmp_path: Pa
 
 @pytest.mark.parametrize("kind", ["folder", "bucket"])
 def test_the_source_is_written_to_during_the_copy(server: S3Server, tmp_path: Path, kind: str) -> None:
-    """The copy has the rows of one moment: whole batches up to it, and none after it."""
+    """The copy has the rows of one moment: all batches up to it, and none after it."""
     stop, progress = threading.Event(), threading.Event()
     folder = tmp_path / "a"
     with nyala.connect(folder) if kind == "folder" else connect(server, tmp_path) as db:

@@ -85,7 +85,7 @@ def test_a_failure_changes_no_file(tmp_path: Path) -> None:
 
 
 def test_all_tables_are_compacted(db: Database) -> None:
-    """Except rowsets that a running compaction has reserved."""
+    """All tables are compacted, except rowsets that a running compaction has reserved."""
     prepared(db)
     other = key_value_table(db, "other")
     other.insert({"k": [1], "v": [1]})
@@ -102,7 +102,7 @@ def test_all_tables_are_compacted(db: Database) -> None:
 
 
 def test_daily_updates_leave_few_files(db: Database) -> None:
-    """Otherwise every scan of the present would open a file per day. The test runs two months."""
+    """After two months of daily updates, there are few REDO files for a scan to open."""
     table = db.create_table("t", {"k": "int64", "v": "int64"}, "k")
     table.insert({"k": list(range(30)), "v": [0] * 30})
     db.flush()

@@ -77,7 +77,7 @@ def update_two_columns_apart(table: Any, batch: pa.Table) -> None:
 def test_overwrites_need_space_for_live_rows_and_the_log(
     folder: Path, overwrite: Callable[[Any, pa.Table], None], how: tuple[Any, bool]
 ) -> None:
-    """With several histories, with and without background work."""
+    """The disk use stays within a bound, with several histories, with and without background work."""
     history, background = how
     clock = ManualClock()
     with open_database(folder / "s", clock=clock, log_limit_bytes=LOG_LIMIT) as db:
@@ -175,7 +175,7 @@ def test_readable_moments_stay_the_same(records: list[tuple[int, int, int]], cut
 
 
 def test_a_snapshot_does_not_keep_the_log(folder: Path) -> None:
-    """It has the rows of the log in memory."""
+    """A snapshot does not keep segments of the log, because it has their rows in memory."""
     with open_database(folder / "s", log_limit_bytes=LOG_LIMIT) as db:
         table = db.create_table("t", overwritten(0).schema, primary_key="k")
         table.insert(overwritten(0))
@@ -234,7 +234,7 @@ def test_pausing_wakes_a_writer_that_waits_for_the_log(folder: Path, monkeypatch
 
 
 def test_a_merge_that_keeps_a_full_log_is_revoked(folder: Path) -> None:
-    """After some seconds."""
+    """If a merge keeps a full log, it is revoked after some seconds."""
     clock = ManualClock()
     with open_database(folder / "s", clock=clock, log_limit_bytes=LOG_LIMIT) as db:
         table = db.create_table("t", overwritten(0).schema, primary_key="k")

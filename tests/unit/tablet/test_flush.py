@@ -211,7 +211,7 @@ def test_only_the_chosen_tablets_are_flushed(db: Database) -> None:
 
 
 def test_a_memrowset_of_deleted_rows_is_flushed(db: Database) -> None:
-    """Its past stays readable, and its present is empty."""
+    """Rows that were deleted before the flush stay readable at earlier moments."""
     table = key_value_table(db)
     there = table.insert({"k": [1, 2], "v": [1, 2]}).timestamp
     table.delete({"k": [1, 2]})
@@ -227,7 +227,7 @@ def test_a_memrowset_of_deleted_rows_is_flushed(db: Database) -> None:
 
 @pytest.mark.parametrize("kind", ["enospc", "eio"])
 def test_f2_a_failed_round_changes_nothing_and_the_next_flushes_all(tmp_path: Path, kind: Any) -> None:
-    """At each failing write of a flush, all rows stay and the new files are removed."""
+    """F2: if any write of a flush fails, all rows stay and the new files are removed."""
     for fail_at in itertools.count(1, 2):
         files = FaultyFiles(system_files(), kind=kind, only=lambda op: "/data/" in op.path)
         folder = tmp_path / f"{fail_at}"
@@ -265,7 +265,7 @@ def test_f2_a_failed_round_changes_nothing_and_the_next_flushes_all(tmp_path: Pa
 
 
 def test_a_table_that_is_dropped_during_its_flush(db: Database) -> None:
-    """Its files are removed, and the other tables of the round are flushed."""
+    """The files of the dropped table are removed, and other tables are flushed."""
     gone, stays = key_value_table(db, "gone"), key_value_table(db, "stays")
     gone.insert({"k": [1], "v": [1]})
     db.flush()
@@ -300,7 +300,7 @@ def test_a_store_that_breaks_during_a_flush_installs_no_file(db: Database) -> No
 
 
 def test_two_flushes_at_once(db: Database) -> None:
-    """They run one after the other, and each row is written once."""
+    """Two flushes run one after the other, and each row is written once."""
     table = key_value_table(db)
     failures: list[BaseException] = []
 

@@ -111,7 +111,10 @@ def test_a_long_flush_does_not_delay_syncs(tmp_path: Path) -> None:
 def test_after_a_failed_group_sync_the_next_write_fails(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """No call waits for this sync. The reopened store is intact."""
+    """No call waits for the failed sync, so the next write raises an error.
+
+    After a reopen the store is intact.
+    """
     clock = ManualClock()
     files = FaultyFiles(system_files(), only=lambda op: op.kind == "sync" and "/wal/" in op.path)
     db = open_database(tmp_path / "s", clock=clock, files=files, durability="group")

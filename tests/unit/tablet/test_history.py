@@ -345,7 +345,7 @@ def test_each_kind_of_work_discards_expired_history(db: Database, clock: ManualC
 
 
 def test_rowsets_of_dead_rows_are_dropped(db: Database, clock: ManualClock) -> None:
-    """Their data is not read for this."""
+    """Rowsets with only expired dead rows are dropped, and their data is not read."""
     table = table_of(db, history=3600)
     table.insert({"k": list(range(100)), "v": [0] * 100})
     db.flush()
@@ -451,7 +451,7 @@ print(db["t"].count(), flush=True)
 
 
 def test_h2_a_reader_process_keeps_its_view(folder: Path) -> None:
-    """Its lease keeps the files."""
+    """The lease of a reader process keeps the files of its view."""
     with open_database(folder / "s") as db:
         table = table_of(db, history=60)
         table.insert({"k": [1, 2, 3], "v": [0, 0, 0]})

@@ -68,7 +68,7 @@ def test_expired_undo_is_a_lower_bound(db: Database) -> None:
 
 @pytest.mark.parametrize("where", ["memory", "redo", "base"])
 def test_rows_that_died_before_the_cut_are_expired(db: Database, where: str) -> None:
-    """Whether the deletion is in memory, in a REDO file, or in the base with UNDO."""
+    """Rows count as expired, whether their deletion is in memory, in REDO, or in the base with UNDO."""
     table, came = hundred_rows(db)
     first = table.delete({"k": list(range(10))}).timestamp
     second = table.delete({"k": list(range(10, 30))}).timestamp
@@ -87,7 +87,10 @@ def test_rows_that_died_before_the_cut_are_expired(db: Database, where: str) -> 
 
 
 def test_a_rowset_can_be_dropped_if_all_rows_are_expired(db: Database) -> None:
-    """But not if the last deletion is only in memory, because its flush needs the rowset."""
+    """A rowset is dropped only if its deletions are in files.
+
+    The flush of a deletion that is only in memory needs the rowset.
+    """
     table, _ = hundred_rows(db)
     first = table.delete({"k": list(range(99))}).timestamp
     db.flush()
@@ -103,7 +106,7 @@ def test_a_rowset_can_be_dropped_if_all_rows_are_expired(db: Database) -> None:
 
 
 def test_columns_in_a_newer_part_count_as_superseded(db: Database) -> None:
-    """By their number. After a rewrite none is superseded."""
+    """The number of superseded columns is counted. After a rewrite it is 0."""
     hundred_rows(db)
     table = db["t"]
     assert layout(db).superseded_bytes == 0

@@ -168,7 +168,7 @@ def test_a_commit_that_failed_at_its_end_can_be_sent_again(
 
 
 def test_rows_that_failed_in_the_tasks_stay_failed(db: nyala.Database) -> None:
-    """Even if their key is free at the commit. The other rows are written."""
+    """A row that failed in its task stays failed, even if its key is free at the commit."""
     db["t"].insert({"k": [1], "v": [1], "w": ["a"]})
     answer = run(db, "insert", {"k": [1, 5], "v": [10, 50]}, lambda: db["t"].delete({"k": [1]}), collect=True)
     assert (answer["failed"], answer["inserted"]) == (1, 1)
@@ -192,7 +192,7 @@ def test_a_rowset_that_was_merged_during_the_load(db: nyala.Database) -> None:
 
 
 def test_held_rowsets_are_not_merged(db: nyala.Database, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No compaction merges them as long as the lease of the job is valid."""
+    """No compaction merges held rowsets as long as the lease of the job is valid."""
     from nyala.tablet import manual_maintenance
 
     monkeypatch.setattr(manual_maintenance, "WAIT_S", 0.0)
@@ -245,7 +245,7 @@ def test_a_job_that_ran_longer_than_the_history(db: nyala.Database, flushed: boo
 
 @pytest.mark.parametrize("phase", ["reserved", "written"])
 def test_a_merge_is_revoked_if_rows_are_resolved_again(db: nyala.Database, phase: str) -> None:
-    """They may change any rowset, also one that the merge has read."""
+    """Rows that are resolved again may change any rowset, also inputs of a merge."""
     table = db.create_table("one", {"k": "int64", "v": "int64"}, ["k"])
     state = db._store.root.table("one")
 
@@ -296,7 +296,7 @@ def test_a_merge_is_revoked_if_rows_are_resolved_again(db: nyala.Database, phase
     ],
 )  # fmt: skip
 def test_values_that_become_one_key_are_in_one_chunk(type: str, given: pa.DataType, rows: list[Any]) -> None:
-    """Otherwise each chunk would insert the key."""
+    """Different values that are cast to one key are in one chunk, so the key is inserted once."""
     column = build_schema({"k": type}, ["k"]).columns[0]
     batches = pa.table({"k": pa.array(rows, given)}).to_batches(max_chunksize=50)
     assert [len(chunk) for chunk in chunks(iter(batches), [column], 100)] == [400]
@@ -306,7 +306,7 @@ def test_values_that_become_one_key_are_in_one_chunk(type: str, given: pa.DataTy
     "lease", ["x", "remote-", "remote-\0", "remote-" + "a" * 5000, "remote-../../x", "reader-1"]
 )
 def test_an_invalid_lease_is_refused(db: nyala.Database, lease: str) -> None:
-    """Otherwise its rowsets would be held forever."""
+    """A job with an invalid lease is refused, because its rowsets would be held forever."""
     with pytest.raises(
         nyala.InvalidArgumentError, match=r"not the name of a job's lease: use the same version"
     ):
@@ -315,7 +315,7 @@ def test_an_invalid_lease_is_refused(db: nyala.Database, lease: str) -> None:
 
 
 def test_two_jobs_can_hold_the_same_rowsets(db: nyala.Database) -> None:
-    """They stay held when the first job ends."""
+    """The rowsets stay held when the first job ends."""
     for begin in (0, 1):
         db["t"].insert({"k": list(range(begin, 60, 2)), "v": [0] * 30})
         db["t"].flush()
@@ -392,7 +392,7 @@ def test_failed_rows_have_their_number_in_the_job(db: nyala.Database) -> None:
 
 
 def test_a_table_dropped_during_the_load_is_an_error(db: nyala.Database) -> None:
-    """No file is left."""
+    """The commit raises an error, and no file is left."""
     with pytest.raises(TableNotFoundError, match="dropped while the job ran"):
         run(db, "upsert", {"k": [1], "v": [1]}, lambda: db.drop_table("t"))
 
@@ -456,7 +456,7 @@ def remove_rowsets(db: nyala.Database) -> None:
 
 
 def test_a_task_after_the_end_of_its_lease_raises(db: nyala.Database) -> None:
-    """Its files were merged and removed. The error names the lease, not the disk."""
+    """If the lease has ended, files of the task were removed. The error names the lease, not the disk."""
     db["t"].insert({"k": list(range(20)), "v": [0] * 20})
     with handover.loading(db.path, "t", 60, reserve=True) as (plan, _):
         key, absolute = handover.new_staging(db.path)
@@ -469,7 +469,7 @@ def test_a_task_after_the_end_of_its_lease_raises(db: nyala.Database) -> None:
 
 
 def test_a_commit_after_the_end_of_its_lease_raises(db: nyala.Database) -> None:
-    """A rowset with staged changes was merged and its file removed, so its rows cannot be found by key."""
+    """A rowset with staged changes was merged and its file removed, so the commit is refused."""
     for begin in (0, 1):
         db["t"].insert({"k": list(range(begin, 60, 2)), "v": [0] * 30})
         db["t"].flush()
@@ -625,10 +625,10 @@ def test_counts_are_those_of_the_commit(db: nyala.Database, operation: str) -> N
 
 
 def test_counts_of_rows_that_lack_a_column_at_the_commit(db: nyala.Database) -> None:
-    """The one exception:
+    """Rows that lack a required column are counted differently from a normal write.
 
-    three rows update a key that was deleted, and lack a required column. One of them is a row
-    error, the others count as updates (docs/design/loads-and-jobs.md).
+    Three rows update a key that was deleted meanwhile, without a required column. One of them is a
+    row error, the others count as updates (docs/design/loads-and-jobs.md).
     """
     with db["t"].alter() as a:
         a.add_column("n", "int64", nullable=False, default=0)

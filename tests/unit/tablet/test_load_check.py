@@ -44,7 +44,7 @@ def idle_as_new(staged: dict[str, Any]) -> None:
 
 
 def test_idle_rows_are_not_taken_for_new_ones(db: nyala.Database) -> None:
-    """Otherwise their keys would exist twice."""
+    """Rows without effect that are described as new are refused, because their keys would exist twice."""
     db["t"].insert({"k": [1, 2, 3], "v": [1, 2, 3], "w": ["a", "b", "c"]})
     before = content(db)
     rows: dict[str, list[Any]] = {"k": [1, 2, 3], "v": [9, 9, 9], "w": ["x", "y", "z"]}
@@ -76,14 +76,14 @@ def test_an_undo_file_does_not_make_idle_rows_new(db: nyala.Database) -> None:
 
 
 def test_new_rows_are_not_taken_for_idle_ones(db: nyala.Database) -> None:
-    """Otherwise they would be counted, but lost."""
+    """New rows that are described as rows without effect are refused, because they would be lost."""
     with pytest.raises(InvalidArgumentError, match="as idle rows, but the file has new rows"):
         forge(db, "upsert", {"k": [1, 2, 3], "v": [1, 2, 3]}, idle_as_new)
     assert content(db) == {}
 
 
 def test_exchanged_rowsets_of_two_tablets_are_refused(db: nyala.Database) -> None:
-    """Otherwise scans would return their rows, but look-ups by key would not."""
+    """Look-ups by key would not find the rows of a rowset in a wrong tablet."""
     with staged_job(db, "insert", {"k": list(range(30)), "v": [0] * 30}) as (job, _):
         fields = json.loads(json.dumps(job.to_json()))
         one, other = fields["tablets"][:2]
@@ -96,7 +96,7 @@ def test_exchanged_rowsets_of_two_tablets_are_refused(db: nyala.Database) -> Non
 
 
 def test_a_file_under_two_names_is_refused(db: nyala.Database) -> None:
-    """Otherwise each of its keys would exist twice."""
+    """Each key of a file that is named twice would exist twice."""
 
     def with_a_copy(staged: dict[str, Any]) -> None:
         copy = json.loads(json.dumps(first(staged)))
@@ -132,7 +132,7 @@ ROWSETS: dict[str, tuple[Change, str]] = {
 
 @pytest.mark.parametrize("what", ROWSETS)
 def test_wrong_descriptions_of_new_rows_are_refused(db: nyala.Database, what: str) -> None:
-    """They would damage the catalogue, or lose rows."""
+    """Wrong descriptions would damage the catalogue or lose rows."""
     change, says = ROWSETS[what]
     with pytest.raises((InvalidArgumentError, CorruptionError), match=says):
         forge(db, "insert", {"k": list(range(30)), "v": [0] * 30}, change)
@@ -155,7 +155,7 @@ DELTAS: dict[str, tuple[Change, str]] = {
 
 @pytest.mark.parametrize("what", DELTAS)
 def test_wrong_descriptions_of_changes_are_refused(db: nyala.Database, what: str) -> None:
-    """Every later read of the rowset would use them."""
+    """Every later read of the rowset would use the wrong description."""
     db["t"].insert({"k": list(range(30)), "v": [0] * 30})
     before = content(db)
     change, says = DELTAS[what]
@@ -165,7 +165,7 @@ def test_wrong_descriptions_of_changes_are_refused(db: nyala.Database, what: str
 
 
 def test_changes_of_another_rowset_are_refused(db: nyala.Database) -> None:
-    """In another rowset, their rowids are other rows or no rows."""
+    """The rowids of changes mean other rows, or no rows, in another rowset."""
     for begin, count in ((0, 300), (1000, 3)):
         db["t"].insert({"k": list(range(begin, begin + count)), "v": [0] * count})
         db["t"].flush()
@@ -206,7 +206,7 @@ def test_changes_of_another_rowset_are_refused(db: nyala.Database) -> None:
 
 
 def test_a_damaged_staged_file_is_refused(db: nyala.Database) -> None:
-    """Its directory has a checksum."""
+    """The checksum of the file's directory detects the damage."""
     with staged_job(db, "insert", {"k": [1], "v": [1]}) as (job, _):
         path = Path(db.path) / job.tablets[0].rowsets[0].meta.path
         data = bytearray(path.read_bytes())

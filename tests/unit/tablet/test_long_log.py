@@ -127,7 +127,7 @@ def test_a_power_cut_in_the_replay_of_a_long_log_changes_nothing(
     recovery: Recovery,
     request: pytest.FixtureRequest,
 ) -> None:
-    """At some writes, syncs and renames. Unsynced data is lost, torn or kept."""
+    """Power cuts at some writes, syncs and renames change no row. Unsynced data is lost, torn or kept."""
     assert recovery.events > 50
     for event in every_nth(recovery.events // 2, range(8, recovery.events), request):
         check_power_cut(long_log, recovery, event, event)
@@ -148,7 +148,7 @@ def test_a_power_cut_at_any_event_of_the_replay_changes_nothing(
 def test_a_crash_in_the_replay_of_a_long_log_changes_nothing(
     long_log: tuple[Path, dict[int, list[tuple[object, ...]]]],
 ) -> None:
-    """The process ends, and all of its writes so far are there."""
+    """The process ends during the replay, and its writes so far are on the disk. No row changes."""
     path, moments = long_log
     crashed = path.with_name("crashed")
     for fail_at in (14, 36)[:: 1 if is_long_run() else 2]:

@@ -151,7 +151,7 @@ def test_old_rows_are_flushed(db: Database, clock: ManualClock) -> None:
 
 
 def test_garbage_is_removed_also_after_a_failed_flush(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a full disk, this makes space for the next flush."""
+    """After a failed flush, garbage is removed. On a full disk this makes space for the next flush."""
     table = key_value_table(db)
     table.insert({"k": [1], "v": [1]})
     db.flush()
@@ -365,7 +365,7 @@ def test_writes_cause_flushes_and_compactions(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("ahead", [False, True])
 def test_a_slowly_read_scan_is_not_released(db: Database, clock: ManualClock, ahead: bool) -> None:
-    """It takes an hour in all, but less than 15 minutes for each batch."""
+    """A scan that is read for an hour is not released, as each batch is read within 15 minutes."""
     table = key_value_table(db)
     for first in range(0, 50, 10):
         table.insert({"k": list(range(first, first + 10)), "v": [0] * 10})

@@ -92,7 +92,7 @@ def test_writes_during_compact_are_kept(db: Database) -> None:
 
 
 def test_compact_ends_although_others_write(db: Database) -> None:
-    """It ends after a few rounds."""
+    """`compact()` ends after a few rounds, although others write."""
     held = scattered(db)
     table, rounds = db["t"], []
     run = run_here(db._writer())
@@ -108,7 +108,7 @@ def test_compact_ends_although_others_write(db: Database) -> None:
 
 
 def test_compact_waits_for_the_background(db: Database) -> None:
-    """So that it also compacts a rowset that the background is merging."""
+    """`compact()` waits for running background work, so it also compacts a rowset that is being merged."""
     held = scattered(db)
     db.flush()
     store = db._writer()
@@ -150,7 +150,7 @@ def test_rowsets_held_by_jobs_are_left_out_and_logged(db: Database, caplog: pyte
 def test_rowsets_of_a_job_whose_process_died_are_compacted(
     db: Database, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Although its lease is still valid."""
+    """The rowsets of a job are compacted if its process has ended, although its lease is still valid."""
     held = scattered(db)
     db.flush()
     store = db._writer()
@@ -239,9 +239,9 @@ def test_compact_of_a_table_that_is_dropped_during_the_call_succeeds(db: Databas
 
 
 def expiring(db: Database, clock: ManualClock) -> Any:
-    """Create a table with an hour of history, in which everything has expired:
+    """Create a table with an hour of history, in which everything has expired.
 
-    a rowset of dead rows, one with some, and old UNDO.
+    It has a rowset of dead rows, a rowset with some dead rows, and old UNDO.
     """
     table = db.create_table("t", {"k": "int64", "v": "int64"}, "k", history=3600)
     for first in (0, 1000, 2000):

@@ -127,7 +127,10 @@ def test_a_deleted_file_is_expired_history_although_it_is_open(tmp_path: Path) -
 
 
 def test_t2_unused_rowsets_are_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """They are closed after a time, or if too many are open. The next use opens them again."""
+    """T2: unused rowsets are closed after a time, or if too many are open.
+
+    The next use opens them again.
+    """
     process = Process()
     with open_database(tmp_path / "s") as db:
         tokens = {}

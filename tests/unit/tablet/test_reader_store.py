@@ -53,8 +53,10 @@ def leases(db: Database) -> int:
 
 
 def test_each_view_has_all_acknowledged_batches(db: Database) -> None:
-    """In memory and in files, after flushes, compactions, direct commits, and new and dropped
-    tables.
+    """Each view has all batches that were acknowledged before.
+
+    The rows are in memory and in files, after flushes, compactions, direct commits, and new and
+    dropped tables.
     """
     table = key_value_table(db)
     with reader_of(db) as reader:
@@ -88,7 +90,7 @@ def test_each_view_has_all_acknowledged_batches(db: Database) -> None:
 
 
 def test_following_the_log_does_not_change_a_snapshot(db: Database) -> None:
-    """The replay continues in the same memory."""
+    """An open snapshot does not change while the reader applies newer records to the same memory."""
     table = key_value_table(db)
     table.insert({"k": [1, 2], "v": [1, 2]})
     with reader_of(db) as reader:
@@ -178,7 +180,7 @@ def test_p3_a_newer_catalogue_is_loaded_before_its_log_is_read(
 
 
 def test_without_a_writer_all_durable_batches_are_visible(tmp_path: Path) -> None:
-    """Also batches after the position record."""
+    """Without a writer, a reader sees all durable batches, also those after the position record."""
     script = (
         "import nyala, os, sys; db = nyala.connect(sys.argv[1], maintenance=False);"
         "t = db.create_table('t', {'k': 'int64', 'v': 'int64'}, 'k');"

@@ -11,7 +11,7 @@ from nyala.tablet.state.reservations import Reservations
 
 
 def test_v2_a_revoked_reservation_stays_revoked() -> None:
-    """Its release, which comes later, must not free rowsets of the next reservation."""
+    """V2: a late release of a revoked reservation does not free rowsets of the next reservation."""
     reservations = Reservations()
     first = reservations.take([1, 2, 3], holds_deltas=True)
     assert first is not None and not first.revoked.is_set()

@@ -89,7 +89,7 @@ def test_staged_rows_have_the_effect_of_a_normal_write(
 
 
 def test_a_file_is_sorted_by_tablet_and_key(tmp_path: Path) -> None:
-    """So the commit need not compute hashes, and only merges sorted runs."""
+    """Staged files are sorted, so the commit computes no hashes and only merges sorted runs."""
     with open_database(tmp_path / "s") as db:
         table, _ = two_tables(db)
         data = random_rows(300, seed=2)
@@ -153,9 +153,9 @@ def test_change_feeds_and_new_content_can_be_staged(tmp_path: Path) -> None:
 
 
 def test_tasks_read_the_schema_and_tablets_from_the_catalogue(tmp_path: Path) -> None:
-    """Also while the store is open for writing, and if rows are only in memory.
+    """Tasks read schema and tablets from the catalogue, also while a writer has the store open.
 
-    A missing table is an error.
+    This works if all rows are only in memory. A missing table is an error.
     """
     with open_database(tmp_path / "s") as db:
         table, _ = two_tables(db)
@@ -168,8 +168,10 @@ def test_tasks_read_the_schema_and_tablets_from_the_catalogue(tmp_path: Path) ->
 
 
 def test_messages_of_failed_rows_name_their_tablets(tmp_path: Path) -> None:
-    """Also if a key fails twice, and if a column has the name of an added one; but not if a row has
-    no tablet.
+    """Messages of failed rows name the tablet, except if a row has no tablet.
+
+    This also holds if a key fails twice, and if a column of the table has the name of an added
+    column.
     """
     with open_database(tmp_path / "s") as db:
         db.create_table("other", {"k": "int64"}, "k")

@@ -56,7 +56,7 @@ def test_a_staging_folder_is_removed_when_it_has_expired(store: Path, env: Env, 
 def test_a_staging_folder_stays_as_long_as_its_lease(
     store: Path, env: Env, clock: ManualClock, owner: str | None
 ) -> None:
-    """Also for a job of two days that renews its lease."""
+    """A staging folder is kept as long as its lease, also for a job of two days that renews its lease."""
     lease = create_lease(env, str(store), "remote", expires_us=env.clock.now_us() + 3_600_000_000)
     key, _ = make_staging(env, str(store), 60, owner, lease.name)
     other, _ = make_staging(env, str(store), 60, owner)
@@ -73,7 +73,7 @@ def test_a_staging_folder_stays_as_long_as_its_lease(
 
 
 def test_unknown_folders_are_removed_only_at_an_open(store: Path, env: Env, clock: ManualClock) -> None:
-    """At other times a process may be creating one."""
+    """Unknown folders are removed when the store is opened. Later, a process may be creating one."""
     key, _ = make_staging(env, str(store), 60)
     (store / "staging" / "notes").mkdir()
     (store / "staging" / "notes" / "x").write_bytes(b"x")
@@ -94,7 +94,7 @@ def test_a_folder_with_an_invalid_lifetime_expires_at_once(store: Path, env: Env
 
 
 def test_a_folder_is_created_only_in_a_store(tmp_path: Path, env: Env) -> None:
-    """Otherwise a mistyped path would be filled with files that no commit reads."""
+    """A mistyped path raises an error, and is not filled with files that no commit reads."""
     with pytest.raises(StorageError, match="no Nyala store"):
         make_staging(env, str(tmp_path / "nothing"), 60)
     assert not (tmp_path / "nothing").exists()
@@ -106,7 +106,7 @@ def test_a_folder_is_created_only_in_a_store(tmp_path: Path, env: Env) -> None:
     ["", ".", "..", "../data", "a/b", "0" * 14, "0" * 14 + "-" + "g" * 32, "0" * 14 + "-" + "0" * 33, "x\0"],
 )
 def test_a_key_cannot_name_a_folder_outside_of_staging(tmp_path: Path, key: str) -> None:
-    """It comes from another process, and its folder is removed later."""
+    """A job's key comes from another process, and must not lead to the removal of another folder."""
     with pytest.raises(InvalidArgumentError, match="not the key of a staged job"):
         staging_folder(str(tmp_path), key)
 

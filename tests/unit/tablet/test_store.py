@@ -121,7 +121,7 @@ def test_ctrl_c_in_a_commit_removes_no_file_that_the_catalogue_may_name(
 
 
 def test_the_store_is_writable_after_a_failed_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """After a full disk in a flush, nothing has changed and the written files are removed."""
+    """After a flush to a full disk, nothing has changed and the written files are removed."""
     db = open_database(tmp_path / "s")
     table = key_value_table(db)
     table.insert({"k": [1], "v": [1]})
@@ -142,7 +142,7 @@ def test_the_store_is_writable_after_a_failed_commit(tmp_path: Path, monkeypatch
 
 
 def test_a_closed_store_does_not_overwrite_the_next_writers_position_record(tmp_path: Path) -> None:
-    """Otherwise readers would go back to an older position."""
+    """A closed store does not write the position record, so readers do not go back."""
     db = open_database(tmp_path / "s")
     key_value_table(db).insert({"k": [1], "v": [1]})
     old = db._writer()
@@ -215,7 +215,7 @@ def test_a_write_without_memory_fails_after_30_seconds(
 
 @pytest.mark.parametrize("end", ["poison", "close"])
 def test_a_waiting_write_ends_when_the_store_fails_or_closes(tmp_path: Path, end: str) -> None:
-    """It does not wait for the end of its 30 seconds."""
+    """A write that waits for memory ends at once if the store fails or closes."""
     waiting = _Waiting(tmp_path / "s")
     thread, outcome = _wait_in_thread(waiting.table)
     assert waiting.store.pressure.wait(10)
@@ -325,7 +325,7 @@ def test_garbage_waits_for_the_roots_and_leases_that_need_it(tmp_path: Path) -> 
 def test_a_failed_open_releases_the_lock_and_all_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
-    """Otherwise this process could not open the store again."""
+    """A failed open releases everything, so this process can open the store again."""
     with open_database(tmp_path / "s") as db:
         key_value_table(db).insert({"k": [1], "v": [1]})
 
@@ -360,7 +360,7 @@ def test_t1_timestamps_continue_after_those_of_log_and_catalogue(tmp_path: Path)
 
 
 def test_no_id_is_used_twice(tmp_path: Path) -> None:
-    """Otherwise a new file could have the name of a file that a scan still reads."""
+    """No id is used twice, so a new file never has the name of a file that a scan still reads."""
     seen: list[int] = []
     for _ in range(3):
         with open_database(tmp_path / "s") as db:

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="ma
 def test_an_open_drops_the_unfinished_table_of_a_killed_job(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And no other table."""
+    """An open drops the unfinished table of a killed job, and no other table."""
     process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     theirs = process_mark(process.pid)
     monkeypatch.setattr(unfinished, "process_mark", lambda: theirs)

@@ -28,7 +28,7 @@ def db(tmp_path: Path) -> Iterator[Database]:
 
 
 def test_a_value_that_does_not_fit(db: Database) -> None:
-    """With "collect", the other rows change, and the errors have the keys."""
+    """With errors="collect", the other rows change, and the errors have the keys."""
     table = db.create_table("t", {"k": "int64", "v": "int8"}, "k")
     table.insert({"k": [1, 2, 3], "v": [1, 100, 3]})
     with pytest.raises(InvalidValueError, match="1 of 3 rows failed") as error:

@@ -218,7 +218,7 @@ def test_a_child_killed_during_a_job(pool: Worker, tmp_path: Path) -> None:
 
 
 def test_a_child_killed_while_idle_is_replaced(pool: Worker) -> None:
-    """No job fails."""
+    """If an idle worker is killed, the next job starts another one and succeeds."""
     first = pool.run("echo", {})["pid"]
     os.kill(first, signal.SIGKILL)
     assert until(lambda: gone(first))
@@ -349,7 +349,7 @@ pool.close()
 
 
 def test_a_forked_copy_does_not_use_the_worker(pool: Worker, tmp_path: Path) -> None:
-    """Otherwise two processes would read from one socket."""
+    """A forked process gets an error, because two processes must not read from one socket."""
     mine = pool.run("echo", {})["pid"]
     copy = os.fork()
     if not copy:
@@ -370,7 +370,7 @@ def test_a_forked_copy_does_not_use_the_worker(pool: Worker, tmp_path: Path) -> 
 
 
 def test_a_cancelled_job_is_killed(pool: Worker, tmp_path: Path) -> None:
-    """So a drop of a table, or Ctrl-C, need not wait for a compaction."""
+    """A cancelled job is killed, so a drop of a table, or Ctrl-C, need not wait for a compaction."""
     event = threading.Event()
     job = Running(pool, "hold", {"path": str(tmp_path / "lock")}, event.is_set)
     job.pid()
@@ -412,7 +412,7 @@ def test_threads_can_share_a_worker(pool: Worker) -> None:
 
 
 def test_an_idle_worker_ends_and_the_next_job_starts_another() -> None:
-    """No zombie process is left."""
+    """An idle worker ends after a time and leaves no zombie process."""
     code = f"from nyala import _worker; _worker.IDLE_S = 0.2; exec(open({str(CHILD)!r}).read())"
     pool = Worker(script(code))
     pid = pool.run("echo", {})["pid"]

@@ -375,7 +375,7 @@ print("survived")
 def test_the_process_is_killed_for_real(
     tmp_path: Path, kill_at: int, when: str, files: int, returncode: int
 ) -> None:
-    """No `finally:` block and no atexit function runs."""
+    """A crash kills the process: no `finally:` block and no atexit function runs."""
     run = subprocess.run(
         [sys.executable, "-c", KILLED, str(tmp_path), str(kill_at), when],
         capture_output=True,

@@ -32,7 +32,7 @@ def make_record(timestamp: int, rows: int = 3, key: str | None = None) -> LogRec
 
 
 class Waiter(threading.Thread):
-    """Does something in its own thread, and keeps the error."""
+    """Runs a function in its own thread, and keeps its error."""
 
     def __init__(self, action: Callable[[], object]) -> None:
         super().__init__(daemon=True)
@@ -132,13 +132,13 @@ def bench(tmp_path: object) -> Bench:
 
 @pytest.fixture(scope="session")
 def new_bench(tmp_path_factory: pytest.TempPathFactory) -> Callable[[], Bench]:
-    """For Hypothesis, whose examples must not share a folder."""
+    """Create a log per example, for tests with Hypothesis."""
     return lambda: Bench(os.path.join(str(tmp_path_factory.mktemp("log")), "wal"))
 
 
 @pytest.fixture(scope="module", autouse=True)
 def no_real_syncs() -> Iterator[None]:
-    """Syncs do nothing, to save time. Power is cut only on recorded files."""
+    """Replace syncs by nothing, to save time. Power is cut only on recorded files."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fdatasync", lambda fd: None)
         patch.setattr(os, "fsync", lambda fd: None)

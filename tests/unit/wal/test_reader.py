@@ -229,7 +229,10 @@ def test_segments_of_two_stores_do_not_mix(bench: Bench, new_bench: NewBench) ->
 
 
 def test_l4_log_files_in_a_users_value_are_not_read_as_records(bench: Bench) -> None:
-    """They cannot make a torn tail look like damage."""
+    """L4: a user's value that contains a log file is never read as records.
+
+    It cannot make a torn tail look like damage.
+    """
     bench.write([1, 2, 3], close=True)
     inner = bench.load()
     os.unlink(bench.path())

@@ -96,7 +96,10 @@ def test_one_sync_serves_all_waiting_threads(bench: Bench) -> None:
 
 
 def test_r6_a_group_is_written_after_the_sync_of_the_previous_group(bench: Bench) -> None:
-    """Otherwise, a power cut could leave a gap in synced records that looks like a torn tail."""
+    """R6: a group is written after the sync of the group before.
+
+    Otherwise a power cut could leave a gap in synced records that looks like a torn tail.
+    """
     recording = RecordingFiles(PosixFiles(), os.path.dirname(bench.directory))
     writer = bench.with_files(recording).writer(segment_size_bytes=4000)
     lock = threading.Lock()
@@ -374,7 +377,7 @@ def test_roll_closes_the_present_segment_at_once(bench: Bench) -> None:
 
 
 def test_a_group_larger_than_a_segment_is_not_split(bench: Bench) -> None:
-    """A group is in one file, because only one sync makes it durable."""
+    """A group is in one file, because one sync must make it durable."""
     writer = bench.writer(segment_size_bytes=1000)
     for timestamp in range(1, 11):
         writer.append(bench.record(timestamp))

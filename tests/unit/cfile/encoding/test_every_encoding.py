@@ -98,9 +98,7 @@ def test_slices_of_larger_arrays(type: str, encoding: str) -> None:
 @FEW
 @given(data=st.data())
 def test_random_bytes_are_refused_or_harmless(type: str, encoding: str, data: st.DataObject) -> None:
-    """A decoder of random bytes raises CorruptionError or returns values; it never reads past the
-    block.
-    """
+    """A decoder of random bytes raises CorruptionError or returns values. It never reads past the block."""
     array = make_values(
         type, data.draw(st.integers(1, 40)), null_share=data.draw(st.sampled_from([0.0, 0.5]))
     )
@@ -120,8 +118,9 @@ LAYOUTS = [
 
 @pytest.mark.parametrize(("type", "encoding"), ALLOWED)
 def test_mutations_are_refused_or_harmless(type: str, encoding: str) -> None:
-    """Bytes that differ little from valid ones, and so get further into a decoder, give an error or
-    values.
+    """Bytes that differ little from valid ones raise CorruptionError or give values.
+
+    Such bytes get further into a decoder than random ones.
     """
     array = make_values(type, 100, null_share=0.1)
     mutate(encoding, type, encoded(encoding, type, array).to_pybytes(), array)

@@ -111,7 +111,7 @@ def test_values_under_nulls_add_no_bits() -> None:
 
 
 def test_a_line_stays_within_its_type() -> None:
-    """No value of a line exceeds its type, even if the line's own end would."""
+    """No value of a line exceeds its type, even if the line would exceed it at the block's end."""
     header = header_of(back("for", "int8", arrow_of("int8", [0, 40, 80, 120, 120, 127])))
     assert header["step"] == 0
 
@@ -136,7 +136,7 @@ def test_any_line_comes_back(first: int, step: int, rows: int) -> None:
     slope=st.integers(-9, 9),
 )
 def test_jumps_as_far_as_64_bits_allow_come_back(places: list[int], distance: int, slope: int) -> None:
-    """Sums that pass 64 bits come back."""
+    """Values that jump by up to 64 bits come back."""
     values = [place * distance + slope * row for row, place in enumerate(places)]
     back("for", "int64", int64([value for value in values if abs(value) < 1 << 63] or [0]))
 

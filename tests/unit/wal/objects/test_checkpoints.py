@@ -47,7 +47,7 @@ def test_a_checkpoint_directly_after_the_open(bench: Bench) -> None:
 
 
 def test_the_last_timestamp_is_in_the_checkpoint(bench: Bench) -> None:
-    """A new writer's clock must be after it, also if the log is empty."""
+    """The clock of a new writer must be after this timestamp, also if the log is empty."""
     log = bench.log()
     log.append(Kind.BATCH, 500, [b"x"])
     for _ in range(3):
@@ -62,7 +62,7 @@ def log_start_of(bench: Bench) -> tuple[int, int]:
 
 
 def test_the_log_starts_at_the_oldest_row_that_is_only_in_memory(bench: Bench) -> None:
-    """Also in a slot of the writer before, and in a slot that the checkpoint itself writes."""
+    """The slot of this row may be of an earlier writer, or written during the checkpoint itself."""
     log = bench.log()
     bench.write(log, "1", "2", "3")
     bench.checkpoint(log, keep=2)
@@ -78,7 +78,7 @@ def test_the_log_starts_at_the_oldest_row_that_is_only_in_memory(bench: Bench) -
 
 
 def test_s5_two_checkpoints_are_kept(bench: Bench) -> None:
-    """With the slots from the log start of the older one on, and all seals."""
+    """Two checkpoints, the slots from the log start of the older one on, and all seals are kept."""
     log = bench.log()
     seal = (0, 0)
     bench.write(log, "a", "b")
@@ -108,7 +108,10 @@ def test_s3_a_new_writers_log_start_is_not_before_the_former_writers(bench: Benc
 
 
 def test_s3_a_checkpoint_that_a_note_names_counts(bench: Bench) -> None:
-    """The former writer wrote it when the new writer had begun."""
+    """S3: the former writer finishes a checkpoint while the new writer takes over.
+
+    The checkpoint counts, because its note is in the log.
+    """
     zombie = bench.log()
     bench.write(zombie, "a")
     bench.checkpoint(zombie, keep=1)
@@ -130,7 +133,7 @@ def test_s3_a_checkpoint_that_a_note_names_counts(bench: Bench) -> None:
 
 
 def test_s3_a_fenced_writer_deletes_nothing(bench: Bench) -> None:
-    """The log has no note of its checkpoint."""
+    """A fenced writer has no note of its checkpoint in the log, so it deletes nothing."""
     old = bench.log()
     bench.write(old, "a", "b")
     bench.checkpoint(old)
@@ -219,7 +222,7 @@ def test_every_request_of_a_checkpoint_may_fail_once(bench: Bench, fault: str) -
 
 
 def test_a_checkpoint_that_cannot_be_written_changes_nothing(bench: Bench) -> None:
-    """The log and the next checkpoint work."""
+    """After a failed checkpoint, the log and the next checkpoint work."""
     objects = bench.faulty()
     log = bench.log(objects)
     bench.write(log, "a")
@@ -234,7 +237,7 @@ def test_a_checkpoint_that_cannot_be_written_changes_nothing(bench: Bench) -> No
 
 
 def test_a_failed_deletion_is_repeated_at_the_next_checkpoint(bench: Bench) -> None:
-    """The checkpoint is valid."""
+    """The checkpoint is valid, and the next checkpoint deletes the objects."""
     objects = bench.faulty()
     log = bench.log(objects)
     bench.write(log, "a", "b")

@@ -34,7 +34,7 @@ def test_a_reader_gets_each_record_once(bench: Bench) -> None:
 
 
 def test_a_reader_follows_from_writer_to_writer(bench: Bench) -> None:
-    """Also through epochs without a record."""
+    """A reader gets the records of all writers, also past epochs without a record."""
     follower = None
     for index in range(4):
         log = bench.log()
@@ -48,7 +48,7 @@ def test_a_reader_follows_from_writer_to_writer(bench: Bench) -> None:
 
 
 def test_a_reader_begins_at_the_newest_checkpoint(bench: Bench) -> None:
-    """It gets the state, batches from the log start on, and everything after the checkpoint."""
+    """The reader gets the state of the checkpoint, batches from its log start on, and all later records."""
     log = bench.log()
     bench.write(log, "old batch")
     bench.write(log, "kept batch")
@@ -78,7 +78,7 @@ def test_a_reader_that_keeps_up_does_not_begin_again(bench: Bench) -> None:
 
 
 def test_s2_a_stalled_reader_begins_again_when_its_slot_was_deleted(bench: Bench) -> None:
-    """An empty slot is not always the end."""
+    """An empty slot may be a deleted one. Then the reader begins again at a checkpoint."""
     log = bench.log()
     follower = bench.follower()
     follower.read_new()
@@ -93,7 +93,7 @@ def test_s2_a_stalled_reader_begins_again_when_its_slot_was_deleted(bench: Bench
 
 
 def test_s2_a_late_seal_in_a_deleted_slot_does_not_count(bench: Bench) -> None:
-    """A process gave up, but its request arrived later."""
+    """A seal that arrives late, after its process gave up, in a slot that was deleted is ignored."""
     log = bench.log()
     follower = bench.follower()
     follower.read_new()
@@ -110,7 +110,7 @@ def test_s2_a_late_seal_in_a_deleted_slot_does_not_count(bench: Bench) -> None:
 
 
 def test_groups_after_a_seal_are_not_part_of_the_log(bench: Bench) -> None:
-    """They were never acknowledged."""
+    """Groups after a seal were never acknowledged, so a reader ignores them."""
     old = bench.log()
     bench.write(old, "a")
     slot = Slot(old._start.epoch, 2)
@@ -123,7 +123,7 @@ def test_groups_after_a_seal_are_not_part_of_the_log(bench: Bench) -> None:
 
 @pytest.mark.parametrize("count", [1, 5, 100])
 def test_many_slots_are_read_at_once(bench: Bench, monkeypatch: pytest.MonkeyPatch, count: int) -> None:
-    """In the order of the log."""
+    """Slots are read at the same time, and their records are returned in the order of the log."""
     log = bench.log()
     fill(bench, log, 1, count)
     rounds: list[int] = []
@@ -139,7 +139,7 @@ def test_many_slots_are_read_at_once(bench: Bench, monkeypatch: pytest.MonkeyPat
 
 
 def test_a_gap_before_a_later_group_is_the_end(bench: Bench) -> None:
-    """The later group is read when the gap is filled."""
+    """A reader stops at an empty slot. It reads the later group when the slot is written."""
     log = bench.log()
     fill(bench, log, 1, 6)
     key = Slot(log._start.epoch, 3).key
@@ -173,7 +173,7 @@ def test_reading_beside_a_busy_writer_ends(bench: Bench, monkeypatch: pytest.Mon
 
 
 def test_f4_a_damaged_checkpoint_is_skipped(bench: Bench) -> None:
-    """The one before it and the log have the same state."""
+    """A reader uses the checkpoint before the damaged one, and reads more of the log."""
     log = bench.log()
     for round_ in range(3):
         fill(bench, log, round_ * 2, round_ * 2 + 1)
@@ -196,7 +196,7 @@ def test_f4_a_damaged_checkpoint_is_skipped(bench: Bench) -> None:
 
 
 def test_f4_the_first_checkpoint_may_be_damaged(bench: Bench) -> None:
-    """Nothing was deleted yet."""
+    """If the first checkpoint is damaged, the whole log is read, because nothing was deleted yet."""
     log = bench.log()
     fill(bench, log, 1, 2)
     bench.checkpoint(log)
@@ -237,7 +237,7 @@ def test_f3_missing_objects_are_damage(bench: Bench, which: str) -> None:
 
 
 def test_f2_a_group_of_another_history_is_damage(bench: Bench) -> None:
-    """For example from an old copy of the bucket."""
+    """A group of another history, for example from an old copy of the bucket, is damage."""
     log = bench.log()
     fill(bench, log, 1, 2)
     slot = Slot(log._start.epoch, 2)
@@ -290,7 +290,7 @@ def test_damage_in_a_group_names_the_object(bench: Bench) -> None:
 
 
 def test_objects_of_another_store_are_refused(bench: Bench) -> None:
-    """Also checkpoints."""
+    """Groups and checkpoints of another store are refused."""
     other = type(bench)()
     other.randomness.token_hex(3)
     log, theirs = bench.log(), other.log()
@@ -304,7 +304,7 @@ def test_objects_of_another_store_are_refused(bench: Bench) -> None:
 
 
 def test_a_checkpoint_that_is_deleted_while_it_is_read_is_replaced_by_a_newer_one(bench: Bench) -> None:
-    """The reader lists again."""
+    """The reader lists the checkpoints again, and reads the newer one."""
     log = bench.log()
     fill(bench, log, 1, 2)
     bench.checkpoint(log, b"state 1")
@@ -326,7 +326,7 @@ def test_a_checkpoint_that_is_deleted_while_it_is_read_is_replaced_by_a_newer_on
 
 
 def test_a_bucket_that_lists_missing_objects_raises_an_error(bench: Bench) -> None:
-    """There is no endless loop."""
+    """There is an error, and no endless loop."""
     log = bench.log()
     bench.write(log, "a")
     bench.checkpoint(log)

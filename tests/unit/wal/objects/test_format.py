@@ -59,7 +59,7 @@ def changed(data: bytes, layout: Layout, at: int, **values: int | bytes) -> byte
     )
 )
 def test_a_group_is_read_as_it_was_written(records: list[tuple[Kind, bytes]]) -> None:
-    """Also with empty payloads."""
+    """Groups come back as they were written, also with empty payloads."""
     written = [
         Record.of(kind, 5 + index, [payload[:3], payload[3:]])
         for index, (kind, payload) in enumerate(records)
@@ -119,7 +119,7 @@ def test_o2_a_group_of_another_slot_is_refused(slot: Slot) -> None:
 
 
 def test_a_group_of_another_store_is_refused() -> None:
-    """The error is not "damage"."""
+    """The error says that the group is of another store, not that it is damaged."""
     with pytest.raises(WrongStoreError, match="another store"):
         read(group_of(b"x"), store="f" * 32)
 
@@ -167,7 +167,7 @@ def test_a_wrong_record_count_or_an_empty_group_is_damage() -> None:
 
 
 def test_a_seal_is_alone_in_its_group() -> None:
-    """Records after a seal would be lost."""
+    """A group with a seal and other records is refused, because records after a seal would be lost."""
     seal = Seal(EPOCH.next("b" * 16), "h", 1, 1)
     records = [Record.of(Kind.BATCH, 1, [b"x"]), Record.of(Kind.SEAL, 1, [seal.encode()])]
     with pytest.raises(CorruptionError, match="must be the only record"):

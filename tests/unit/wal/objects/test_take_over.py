@@ -42,7 +42,7 @@ def test_two_processes_that_create_a_store_at_once_use_one_birth_object(bench: B
 
 
 def test_the_new_writer_has_all_records_and_the_old_one_is_fenced(bench: Bench) -> None:
-    """Also after a checkpoint, with rows that are only in the log."""
+    """This also holds after a checkpoint, with rows that are only in the log."""
     old = bench.log()
     bench.write(old, "a", "b", "c")
     bench.checkpoint(old, b"state", keep=2)
@@ -59,7 +59,7 @@ def test_the_new_writer_has_all_records_and_the_old_one_is_fenced(bench: Bench) 
 
 
 def test_the_new_writer_has_records_that_were_written_while_it_sealed(bench: Bench) -> None:
-    """The old writer was faster, so the next slot is sealed."""
+    """If the old writer fills the slot first, the new writer reads it and seals the next slot."""
     old = bench.log()
     bench.write(old, "a")
 
@@ -79,7 +79,7 @@ def test_the_new_writer_has_records_that_were_written_while_it_sealed(bench: Ben
 
 
 def test_s7_a_writer_that_is_always_faster_is_fenced_by_a_wall(bench: Bench) -> None:
-    """It fills each slot before the seal is there."""
+    """S7: an old writer that fills each slot before its seal arrives is stopped by a wall ahead of it."""
     old = bench.log()
     written: list[str] = []
 
@@ -121,7 +121,7 @@ def test_s7_a_wall_after_an_empty_slot_has_no_effect(bench: Bench) -> None:
 
 
 def test_of_two_new_writers_the_later_one_is_the_writer(bench: Bench) -> None:
-    """It follows the seal of the other."""
+    """The later writer follows the seal of the earlier one."""
     bench.write(bench.log(), "a")
     taken: list[Any] = []
 
@@ -185,7 +185,7 @@ def test_s1_a_seal_in_a_deleted_slot_does_not_count(bench: Bench) -> None:
 def test_without_s1_the_new_writer_loses_acknowledged_records(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """This shows why the rule exists."""
+    """Without rule S1, acknowledged records are lost. This shows why the rule exists."""
     case = Emptied(bench)
     plain = LogFollower.must_begin_again
     sealed: list[bool] = []
@@ -235,7 +235,7 @@ def test_a_process_whose_seal_has_no_answer_is_not_the_writer(bench: Bench) -> N
 
 @pytest.mark.parametrize("fault", ["503", "drop before", "drop after", "409", "late"])
 def test_every_request_of_a_take_over_may_fail_once(bench: Bench, fault: str) -> None:
-    """The new writer has all records."""
+    """If any request fails once, the new writer still has all records."""
     number = 1
     while True:
         case = type(bench)()
@@ -259,7 +259,7 @@ def test_every_request_of_a_take_over_may_fail_once(bench: Bench, fault: str) ->
 
 
 def test_a_damaged_birth_object_is_an_error(bench: Bench) -> None:
-    """The store is not created again."""
+    """A damaged birth object raises an error, and the store is not created again."""
     bench.log()
     bench.damage("nyala.json", 0)
     with pytest.raises(CorruptionError):

@@ -25,7 +25,7 @@ def slot_keys(log: Any, *numbers: int) -> list[str]:
 
 
 def test_synced_records_are_found_by_the_next_open(bench: Bench) -> None:
-    """In order, with their kinds and timestamps."""
+    """The next open finds synced records in order, with their kinds and timestamps."""
     log = bench.log()
     for name in ("a", "b"):
         bench.append(log, name)
@@ -51,7 +51,7 @@ def test_append_sends_no_request(bench: Bench) -> None:
 
 
 def test_records_that_wait_are_written_together(bench: Bench) -> None:
-    """Each is acknowledged with its group."""
+    """Waiting records are written as one group, and each is acknowledged with its group."""
     objects = bench.held()
     log = bench.log(objects)
     objects.holds = True
@@ -217,7 +217,7 @@ def test_records_after_a_seal_were_certainly_not_written(bench: Bench) -> None:
 
 
 def test_g4_without_an_answer_the_outcome_is_unknown_and_the_writer_dead(bench: Bench) -> None:
-    """After a minute."""
+    """G4: after a minute without an answer, the outcome is unknown, and the log accepts no record."""
     objects = bench.faulty()
     log = bench.log(objects)
     bench.write(log, "a")
@@ -236,7 +236,7 @@ def test_g4_without_an_answer_the_outcome_is_unknown_and_the_writer_dead(bench: 
 
 
 def test_records_before_the_failed_group_are_still_acknowledged(bench: Bench) -> None:
-    """Group 1 gets no answer, and group 0 gets one later."""
+    """Group 1 gets no answer. Group 0, whose answer comes later, is still acknowledged."""
     inner = bench.held()
     objects = FaultyObjects(inner)
     log = bench.log(objects, patience_s=0.0)
@@ -253,7 +253,7 @@ def test_records_before_the_failed_group_are_still_acknowledged(bench: Bench) ->
 
 
 def test_a_refused_request_ends_the_writer_with_a_known_outcome(bench: Bench) -> None:
-    """For example, the credentials are not valid any more."""
+    """If the bucket refuses a request, for example for expired credentials, nothing was written."""
 
     class Forbidden(bench.Wrapper):  # type: ignore[misc,name-defined]
         forbidden = False
@@ -282,7 +282,7 @@ def test_an_invalid_object_in_a_slot_is_an_error(bench: Bench) -> None:
 def test_g5_an_interrupted_leader_loses_nothing(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, moment: str
 ) -> None:
-    """The next thread writes the group."""
+    """If a thread is interrupted while it writes a group, the next thread writes the group."""
     log = bench.log()
     name = {"encoding": "encode_group", "creating": "settle"}[moment]
     plain = getattr(writer, name)
@@ -329,7 +329,7 @@ def test_a_thread_that_waits_for_a_later_group_leads_an_interrupted_one(
 
 
 def test_an_interrupted_append_ends_the_writer(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The state in memory may be incomplete."""
+    """After an interrupted append the state in memory may be incomplete, so the log accepts no record."""
     log = bench.log()
     bench.write(log, "a")
     monkeypatch.setattr(bench.clock, "monotonic_s", lambda: (_ for _ in ()).throw(KeyboardInterrupt()))
@@ -362,7 +362,7 @@ def test_many_threads_write_every_record_once(bench: Bench) -> None:
 
 
 def test_sync_if_due_syncs_records_that_have_waited(bench: Bench) -> None:
-    """For durability "group", whose writers do not wait."""
+    """`sync_if_due` syncs records that have waited, for durability "group"."""
     log = bench.log()
     assert log.sync_if_due(0.05) is None
     bench.append(log, "a")
