@@ -37,7 +37,7 @@ LAYERS = {
     "wal": ("wal/*", "unit/wal scripts/recovery"),
     "catalog": ("catalog/*", "unit/catalog scripts/recovery"),
     "write": (
-        "tablet/locate* tablet/settle* tablet/write_path* tablet/where_writes* tablet/restore*",
+        "tablet/locate* tablet/resolve* tablet/write_path* tablet/where_writes* tablet/restore*",
         "unit/tablet/test_settle.py unit/tablet/test_w*.py scripts/writes",
     ),
     "compaction": (

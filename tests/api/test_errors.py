@@ -315,7 +315,7 @@ def test_connect_refuses_a_folder_with_other_files(tmp_path: Path) -> None:
     assert not (tmp_path / "nothing").exists()
 
 
-def write_birth_of_version(path: Path, version: int) -> None:
+def write_identity_of_version(path: Path, version: int) -> None:
     fields = {**json.loads(path.read_bytes()), "format_version": version}
     del fields["crc32c"]
     path.write_text(json.dumps({**fields, "crc32c": _crc(fields)}))
@@ -324,7 +324,7 @@ def write_birth_of_version(path: Path, version: int) -> None:
 def test_a_store_of_a_later_format_version_is_refused(tmp_path: Path) -> None:
     """The error names the version."""
     nyala.connect(tmp_path / "s").close()
-    write_birth_of_version(tmp_path / "s" / "nyala.json", FORMAT_VERSION + 1)
+    write_identity_of_version(tmp_path / "s" / "nyala.json", FORMAT_VERSION + 1)
     for read_only in (False, True):
         with pytest.raises(nyala.StorageError, match=str(FORMAT_VERSION + 1)):
             nyala.connect(tmp_path / "s", read_only=read_only)

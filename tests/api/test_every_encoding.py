@@ -340,7 +340,7 @@ def store(request: pytest.FixtureRequest) -> Iterator[Store]:
 
     with folder_in_memory() as folder, pytest.MonkeyPatch.context() as patch, duckdb.connect() as con:
         # DuckDB would evaluate some predicates itself. Here the scan shall evaluate all of them.
-        patch.setattr(ScanSource, "offered", ScanSource.takes)
+        patch.setattr(ScanSource, "applies", ScanSource.takes)
         con.execute("SET TimeZone = 'UTC'")
         with open_database(folder / "s") as db:
             for state in STATES[1:]:

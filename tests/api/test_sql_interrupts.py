@@ -80,13 +80,13 @@ def test_ctrl_c_before_the_commit_starts(db: nyala.Database, monkeypatch: pytest
     """The main thread receives Ctrl-C while it checks the rows. Nothing is written."""
     from nyala.tablet.write import write_path
 
-    def settle(*arguments: Any, **options: Any) -> Any:
-        made = settled(*arguments, **options)
+    def resolve(*arguments: Any, **options: Any) -> Any:
+        made = resolved(*arguments, **options)
         os.kill(os.getpid(), signal.SIGINT)
         return made
 
-    settled = write_path.settle_requests
-    monkeypatch.setattr(write_path, "settle_requests", settle)
+    resolved = write_path.resolve_requests
+    monkeypatch.setattr(write_path, "resolve_requests", resolve)
     with pytest.raises(KeyboardInterrupt):
         db.sql("UPDATE t SET v = 'new'")
     monkeypatch.undo()

@@ -34,13 +34,13 @@ def parts(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     monkeypatch.setattr("nyala.sql.change.target._COMPARED_ROWS_MAX", 1_000)
     monkeypatch.setattr(part_commit, "_part_bytes", lambda store: 400_000)
     noted: list[int] = []
-    settled: Callable[..., Any] = part_commit._settled
+    resolved: Callable[..., Any] = part_commit._resolved
 
     def noting(table: Any, made: Any, request: Any, *arguments: Any) -> Any:
         noted.append(request.data.num_rows)
-        return settled(table, made, request, *arguments)
+        return resolved(table, made, request, *arguments)
 
-    monkeypatch.setattr(part_commit, "_settled", noting)
+    monkeypatch.setattr(part_commit, "_resolved", noting)
     return noted
 
 

@@ -158,7 +158,7 @@ def test_tpch_has_the_same_rows_as_over_parquet(
     """All 22 queries, also if all possible predicates are pushed into the scans."""
     db, files = store_and_parquet
     if pushing:
-        monkeypatch.setattr(source_module.ScanSource, "offered", source_module.ScanSource.takes)
+        monkeypatch.setattr(source_module.ScanSource, "applies", source_module.ScanSource.takes)
     expected = files.execute(QUERIES[number]).fetchall()
     assert expected and any(value is not None for value in expected[0]), (
         "a query without an answer shows nothing"
@@ -244,7 +244,7 @@ def test_conditions_on_extreme_values(
 ) -> None:
     """NaN, infinities, NULL, text with quotes, and dates out of range: pushed predicates keep DuckDB's meaning."""
     db, files = edges
-    monkeypatch.setattr(source_module.ScanSource, "offered", source_module.ScanSource.takes)
+    monkeypatch.setattr(source_module.ScanSource, "applies", source_module.ScanSource.takes)
     chance = random.Random(seed)
     for _ in range(25):
         where = a_condition(chance)

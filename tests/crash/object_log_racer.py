@@ -30,7 +30,7 @@ from nyala.objects.open import open_objects
 from nyala.objects.settle import settle
 from nyala.wal.objects import take_over as take_over_module
 from nyala.wal.objects import writer as writer_module
-from nyala.wal.objects.follower import LogFollower, read_birth
+from nyala.wal.objects.follower import LogFollower, read_identity
 from nyala.wal.objects.format import Kind
 from nyala.wal.objects.take_over import take_over
 
@@ -77,10 +77,10 @@ def rows_of(checkpoint: Any, entries: Any) -> Rows:
 
 def read_rows(objects: Objects) -> Rows:
     """Return what a new reader finds."""
-    birth = read_birth(SYSTEM, objects)
-    if birth is None:
+    identity = read_identity(SYSTEM, objects)
+    if identity is None:
         return Rows()
-    news = LogFollower(SYSTEM, objects, birth).read_new()
+    news = LogFollower(SYSTEM, objects, identity).read_new()
     return rows_of(news.checkpoint, news.entries)
 
 

@@ -47,7 +47,7 @@ from nyala.tablet.jobs.load_job import LoadPlan
 from nyala.tablet.jobs.load_write import ROW
 from nyala.tablet.jobs.staged_files import TABLET
 from nyala.tablet.write.prepare import OPERATION_NAMES
-from nyala.wal.record import LogRecord, SettledGroup
+from nyala.wal.record import LogRecord, ResolvedGroup
 from tests.corruption.seeded import Origin, contents, copy_store, make_origin, same, tamper
 from tests.fuzz.test_fuzz import only_own_errors, reseal
 from tests.loads import stage
@@ -285,7 +285,7 @@ def strange_record(db: Database, timestamp: int, chance: random.Random) -> LogRe
     offsets = (0, count) if len(chosen) == 1 else (0, chance.randrange(count + 1), count)
     version = state.schema.version + chance.choice([0, 0, 0, 1, -1])
     table_id, kind = state.id if chance.random() < 0.9 else 99, chance.choice(["insert", "update", "delete"])
-    group = SettledGroup(table_id, version, kind, chosen, offsets, batch)
+    group = ResolvedGroup(table_id, version, kind, chosen, offsets, batch)
     return LogRecord(timestamp, None, (group,))
 
 

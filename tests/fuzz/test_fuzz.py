@@ -33,7 +33,7 @@ from nyala.handover import frames
 from nyala.tablet.changes import change_token
 from nyala.tablet.changes.change_token import make_change_tokens, read_change_token, rows_token
 from nyala.tablet.changes.spec import ChangeSpec
-from nyala.wal.record import LogRecord, SettledGroup, decode_record, encode_record
+from nyala.wal.record import LogRecord, ResolvedGroup, decode_record, encode_record
 from tests.figures import counted
 from tests.support import folder_in_memory, open_database
 
@@ -205,7 +205,7 @@ def a_payload() -> tuple[bytes, int]:
         [pa.array([1, 2, 3]), pa.array(["a", None, "long text " * 9]), pa.array([b"", b"\xff", None])],
         names=["10", "11", "12"],
     )
-    parts = encode_record(LogRecord(1, "key", (SettledGroup(1, 1, "insert", (1, 2), (0, 1, 3), batch),)))
+    parts = encode_record(LogRecord(1, "key", (ResolvedGroup(1, 1, "insert", (1, 2), (0, 1, 3), batch),)))
     return b"".join(bytes(part) for part in parts), len(parts[0])
 
 

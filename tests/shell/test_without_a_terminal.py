@@ -435,9 +435,9 @@ def test_ctrl_c_after_a_commit_ends_the_run(store: Path, monkeypatch: pytest.Mon
 @pytest.mark.parametrize(
     ("change", "module", "function"),
     [
-        (CHANGE, write_path, "settle_requests"),
-        ("INSERT INTO numbers VALUES (100)", write_path, "settle_requests"),
-        ("CREATE TABLE made AS SELECT n FROM numbers", creation, "settle"),
+        (CHANGE, write_path, "resolve_requests"),
+        ("INSERT INTO numbers VALUES (100)", write_path, "resolve_requests"),
+        ("CREATE TABLE made AS SELECT n FROM numbers", creation, "resolve"),
         ("CREATE OR REPLACE TABLE numbers AS SELECT n + 1 AS n FROM numbers", creation, "write_effects"),
     ],
 )

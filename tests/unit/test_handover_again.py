@@ -149,7 +149,7 @@ def test_an_error_of_the_next_writer_is_raised(path: Path) -> None:
     with nyala.connect(path, maintenance=False) as db:
         db["t"].insert({"k": [3], "v": [3]})
     with (
-        holder(str(path), "nyala.tablet.write.write_path:settle_requests:before"),
+        holder(str(path), "nyala.tablet.write.write_path:resolve_requests:before"),
         pytest.raises(DuplicateKeyError, match="1 of 2 rows failed and nothing was written"),
     ):
         handover.commit_staged(str(path), staged(path))

@@ -69,7 +69,7 @@ class EngineScan:
         return [column.name for column in self._spec.schema.key_columns] == [name]
 
     @property
-    def lacks_ranges(self) -> bool:
+    def has_removed_ranges(self) -> bool:
         """Whether range partitions that existed at the scan's moment were removed since.
 
         If so, a read raises an error, unless the predicate excludes the removed rows.

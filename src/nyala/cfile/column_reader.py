@@ -25,7 +25,7 @@ from nyala.cfile.column import BLOOM, KEY, ColumnKey, ColumnPlace
 from nyala.cfile.compression import compression_name
 from nyala.cfile.errors import SummaryError
 from nyala.cfile.footer import ColumnFooter
-from nyala.cfile.forms.column_block import BoundPredicate
+from nyala.cfile.forms.column_block import BlockPredicate
 from nyala.cfile.forms.number_set import NumberSet
 from nyala.cfile.forms.text import text_of
 from nyala.cfile.index.zone_map import Zone, ZoneMap, zone_of
@@ -59,7 +59,7 @@ class ColumnReader:
         self.place = place
         self._column_zone: Zone | None = None
         self._excluded: dict[Constraint, npt.NDArray[np.bool_]] = {}
-        self._tests: dict[ColumnTest, BoundPredicate] = {}
+        self._tests: dict[ColumnTest, BlockPredicate] = {}
         # One array of keys from many blocks may exceed the 2 GiB that 32-bit offsets address.
         self.arrow: Final = pa.large_binary() if footer.key.role == KEY else footer.form.arrow
         """The column's own Arrow type: that of the results of `decode` and `gather` by default."""
@@ -353,7 +353,7 @@ class ColumnReader:
         assert 0 <= ordinal < footer.row_count
         log2 = footer.rows_per_block_log2
         number = ordinal >> log2
-        block = self._source.kept(number)
+        block = self._source.cached(number)
         if block is None:
             (block,) = self._source.blocks((number,), Access.LOOKUP, None)
         try:
@@ -386,7 +386,7 @@ class ColumnReader:
         validity = array.is_valid().buffers()[1] if array.null_count else None
         return form.fixed_array(values, len(array), validity, array.null_count)
 
-    def _bound(self, test: ColumnTest) -> BoundPredicate:
+    def _bound(self, test: ColumnTest) -> BlockPredicate:
         """Return `test` with the stored numbers (values or dictionary codes) that satisfy it.
 
         Cost: the first call for a test evaluates it on every dictionary entry.
@@ -400,7 +400,7 @@ class ColumnReader:
                 numbers = NumberSet.of(test.constraint)
             if len(self._tests) >= _CACHED_MAX:
                 self._tests = {}
-            predicate = self._tests[test] = BoundPredicate(test, self.cheap_type, numbers)
+            predicate = self._tests[test] = BlockPredicate(test, self.cheap_type, numbers)
         return predicate
 
     def _blocks_of(self, lower: int, upper: int) -> range:

@@ -237,22 +237,22 @@ class CFileReader:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def ensure(self, places: Iterable[tuple[int, int]]) -> None:
+    def prefetch(self, places: Iterable[tuple[int, int]]) -> None:
         """Announce that these byte ranges (offset, length) will be read soon.
 
-        The bytes of a remote file are then fetched in parallel (see `RandomFile.ensure`).
+        The bytes of a remote file are then fetched in parallel (see `RandomFile.prefetch`).
         """
-        self._opened().ensure(places)
+        self._opened().prefetch(places)
 
-    def ensure_footers(self) -> None:
+    def prefetch_footers(self) -> None:
         """Open a remote file, if it is not open yet. This begins to fetch its footers."""
         if self.is_remote:
             self._opened()
 
-    def ensure_all(self) -> None:
+    def prefetch_all(self) -> None:
         """Begin to fetch a whole remote file, if its size was given to the constructor."""
         if self.is_remote and self._size_bytes:
-            self.ensure([(0, self._size_bytes)])
+            self.prefetch([(0, self._size_bytes)])
 
     def read_exactly(self, offset: int, length: int) -> bytes:
         """Return the bytes [offset, offset + length). Raises CorruptionError if the file ends before."""
@@ -306,7 +306,7 @@ class CFileReader:
             begin = min(place.offset for place in self._given)
             end = max(place.offset + place.length for place in self._given)
             whole = self._size_bytes is not None and self._size_bytes <= _WHOLE_BYTES_MAX
-            file.ensure([(0, self._size_bytes or 0) if whole else (begin, end - begin)])
+            file.prefetch([(0, self._size_bytes or 0) if whole else (begin, end - begin)])
         return file
 
     def _missing(self, error: MissingFileError) -> MissingFileError:
@@ -342,7 +342,7 @@ class CFileReader:
         """
         from nyala.cfile.column_reader import ColumnReader
 
-        self.ensure_all()
+        self.prefetch_all()
         self._check_head()
         directory, directory_offset = self._read_directory()
         if self._given is not None and any(

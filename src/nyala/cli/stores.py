@@ -213,12 +213,12 @@ def store_exists(path: str) -> bool:
     from nyala.env import SYSTEM
     from nyala.env.paths import is_bucket_url
     from nyala.objects.open import open_objects
-    from nyala.wal.objects.follower import read_birth
+    from nyala.wal.objects.follower import read_identity
 
     if not is_bucket_url(path):
         return SYSTEM.files.exists(identity_path(path))
     with contextlib.closing(open_objects(path, settings().storage_options)) as objects:
-        return read_birth(SYSTEM, objects) is not None
+        return read_identity(SYSTEM, objects) is not None
 
 
 def storage_options_of_both(

@@ -114,7 +114,7 @@ class RandomFile(Protocol):
         """
         ...
 
-    def ensure(self, places: Iterable[tuple[int, int]]) -> None:
+    def prefetch(self, places: Iterable[tuple[int, int]]) -> None:
         """Announce that these byte ranges (offset, length) will be read soon. Returns at once.
 
         A remote file begins to fetch the bytes that are not in its cache, by requests in parallel.
@@ -159,7 +159,7 @@ class Files(Protocol):
     def is_remote(self) -> bool:
         """Whether each operation is a request to a server, and so takes long.
 
-        Callers then run operations at the same time, and announce reads by `RandomFile.ensure`.
+        Callers then run operations at the same time, and announce reads by `RandomFile.prefetch`.
         """
         ...
 

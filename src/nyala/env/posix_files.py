@@ -396,7 +396,7 @@ class _PosixRandomFile:
             )
         return fd
 
-    def ensure(self, places: Iterable[tuple[int, int]]) -> None:
+    def prefetch(self, places: Iterable[tuple[int, int]]) -> None:
         pass
 
     def forget(self, offset: int, length: int) -> bool:

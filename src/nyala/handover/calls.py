@@ -159,8 +159,8 @@ def of_prepared(request: Request, table: TableState, operation: PreparedOperatio
     names: dict[int, str] = {column.id: column.name for column in table.schema.columns}
     columns, given = dict(operation.columns), dict(operation.given)
     codes, errors, count, sent = operation.codes, operation.errors, operation.row_count, None
-    if len(operation.passed_over):
-        sent = np.setdiff1d(np.arange(count), operation.passed_over)
+    if len(operation.ignored_rows):
+        sent = np.setdiff1d(np.arange(count), operation.ignored_rows)
         count, places = len(sent), pa.array(sent)
         columns = {number: array.take(places) for number, array in columns.items()}
         given = {number: rows[sent] for number, rows in given.items()}

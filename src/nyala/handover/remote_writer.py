@@ -281,10 +281,10 @@ class RemoteWriter:
             "collect": collect,
         }
         results = self._written("commit_set", arguments, pin.connection)
-        passed_over = (operation.ignored for _, _, operation in written)  # these rows were not sent
+        ignored_rows = (operation.ignored for _, _, operation in written)  # these rows were not sent
         return [
             dataclasses.replace(result, ignored=result.ignored + count)
-            for result, count in zip(results, passed_over, strict=True)
+            for result, count in zip(results, ignored_rows, strict=True)
         ]
 
     @contextlib.contextmanager

@@ -157,7 +157,7 @@ class ChunkCache:
                 found = self._entries[key] = CachedObject(key)
             return found
 
-    def ensure(self, entry: CachedObject, places: Iterable[tuple[int, int]]) -> None:
+    def prefetch(self, entry: CachedObject, places: Iterable[tuple[int, int]]) -> None:
         """Begin to fetch the chunks of these places (offset, length). Does not wait."""
         self.check()
         if self._is_off:

@@ -240,8 +240,8 @@ class _RemoteRandomFile:
             raise self._gone()
         return info.size_bytes
 
-    def ensure(self, places: Iterable[tuple[int, int]]) -> None:
-        self._cache.ensure(self._entry, places)
+    def prefetch(self, places: Iterable[tuple[int, int]]) -> None:
+        self._cache.prefetch(self._entry, places)
 
     def forget(self, offset: int, length: int) -> bool:
         return self._cache.forget(self._entry, offset, length)

@@ -47,7 +47,7 @@ class _Wanted:
     def fetch(self) -> int:
         """Begin to fetch all ranges; return their total bytes."""
         for file, places in self._places.items():
-            file.ensure(places)
+            file.prefetch(places)
         return sum(length for places in self._places.values() for _, length in places)
 
 
@@ -63,11 +63,11 @@ def expect_footers(
         for rowset in rowsets:
             if rowset.reader.is_remote:
                 for part in rowset.parts:
-                    part.reader.ensure_footers()
-                rowset.reader.ensure_footers()
+                    part.reader.prefetch_footers()
+                rowset.reader.prefetch_footers()
                 deltas = () if column_ids is None else _deltas(rowset, column_ids, snapshot)
                 for file in deltas:
-                    file.reader.ensure_footers()
+                    file.reader.prefetch_footers()
 
 
 def expect_rows(
@@ -136,7 +136,7 @@ def expect_bounds(rowsets: Iterable[DiskRowSet], key_range: KeyRange) -> None:
         return
     with contextlib.suppress(Error):
         for rowset in remote:
-            rowset.reader.ensure_footers()
+            rowset.reader.prefetch_footers()
         first, then = _Wanted(), _Wanted()
         for rowset in remote:
             for bound in bounds:

@@ -60,8 +60,8 @@ from nyala.tablet.state.root import AnyRowSet, Root, TableState, TabletState
 from nyala.tablet.store import Store
 from nyala.wal.format import check_store_id, segment_number
 from nyala.wal.objects.follower import LogFollower
-from nyala.wal.objects.follower import read_birth as read_bucket_birth
-from nyala.wal.objects.format import Birth as ObjectBirth
+from nyala.wal.objects.follower import read_identity as read_bucket_identity
+from nyala.wal.objects.format import StoreIdentity as ObjectIdentity
 from nyala.wal.position import LogPosition, PositionRecord
 from nyala.wal.reader import LogReader, Recovery, recover
 from nyala.wal.record import LogRecord
@@ -247,17 +247,17 @@ def check_bucket(
     with bucket_at(url, storage_options) as (env, objects):
         check = _Check(env, objects.url, progress)
         try:
-            birth = read_bucket_birth(env, objects)
+            identity = read_bucket_identity(env, objects)
         except CorruptionError as error:
             check.blind("catalogue", error)
             return check.report(alone=False)
-        if birth is None:
+        if identity is None:
             raise StorageError(
                 f"there is no Nyala store at {objects.url!r}: give a store's URL", path=objects.url
             )
         lease = ObjectLease(env, objects)
         try:
-            check.bucket(objects, birth)
+            check.bucket(objects, identity)
         finally:
             lease.release()
         return check.report(alone=False)
@@ -472,13 +472,13 @@ class _Check:
 
     # ── a bucket
 
-    def bucket(self, objects: Objects, birth: ObjectBirth) -> None:
+    def bucket(self, objects: Objects, identity: ObjectIdentity) -> None:
         """Check a store in a bucket."""
         try:
-            news = LogFollower(self.env, objects, birth).read_new()
+            news = LogFollower(self.env, objects, identity).read_new()
             with without_collector():
                 state = apply_changes(
-                    base_state(objects, news.checkpoint, birth.store_id), changes(news.entries)
+                    base_state(objects, news.checkpoint, identity.store_id), changes(news.entries)
                 )
         except CorruptionError as error:
             self.blind("log", error)

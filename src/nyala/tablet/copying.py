@@ -6,12 +6,12 @@ The copy is written in this order:
     data files  under the same names; a repeated copy skips files that exist already
     catalogue   as a checkpoint, with a new store id
     log         the batches that may not be in files, with their timestamps
-    birth       the file `nyala.json`, which marks the destination as a store
+    identity       the file `nyala.json`, which marks the destination as a store
 
 Invariants
     C1  Catalogue, files and batches belong to one moment of the source. The copy replays them like
         a writer after a crash, so it has the same rows at every moment up to this moment.
-    C2  Until the birth object exists, the destination is not a store. It has the marker `copying`,
+    C2  Until `nyala.json` exists, the destination is not a store. It has the marker `copying`,
         with which `connect` refuses to create a store there.
     C3  The copy has its own store id, which is in its log and checkpoints. So they cannot be
         confused with those of the source. Data files have no store id.
@@ -52,7 +52,7 @@ from nyala.tablet.state import store_folder as layout
 from nyala.tablet.state.root import Root
 from nyala.wal.objects import format as object_format
 from nyala.wal.objects.format import COPYING_KEY
-from nyala.wal.objects.take_over import create_birth, take_over
+from nyala.wal.objects.take_over import create_identity, take_over
 from nyala.wal.reader import LogReader, batches, recover
 from nyala.wal.record import ChangeRecord, LogRecord
 from nyala.wal.writer import LogWriter
@@ -96,7 +96,7 @@ class Destination(Protocol):
         ...
 
     def finish(self, state: CatalogState, records: Iterable[LogRecord]) -> None:
-        """Write the catalogue, the log, and the birth object. Then the destination is a store."""
+        """Write the catalogue, the log, and `nyala.json`. Then the destination is a store."""
         ...
 
 
@@ -270,9 +270,9 @@ class BucketDestination:
 
     def finish(self, state: CatalogState, records: Iterable[LogRecord]) -> None:
         first = object_format.Epoch(0, self._env.randomness.token_hex(8))
-        birth = object_format.Birth(state.store_id, first)
+        identity = object_format.StoreIdentity(state.store_id, first)
         body = encode_checkpoint(state)
-        with closing(take_over(self._env, self._objects, birth=birth).log) as objects_log:
+        with closing(take_over(self._env, self._objects, identity=identity).log) as objects_log:
             objects_log.checkpoint(objects_log.border(), body, None)
             log = BucketLog(objects_log)
             for record in records:
@@ -280,7 +280,7 @@ class BucketDestination:
             objects_log.checkpoint(objects_log.border(), body, 0)  # C5
         if persist(self._env, lambda: self._objects.get(COPYING_KEY)) != self._marker:
             raise self._refused()
-        if create_birth(self._env, self._objects, birth) is not None:
+        if create_identity(self._env, self._objects, identity) is not None:
             raise self._refused()
         persist(self._env, lambda: self._objects.delete([COPYING_KEY]))
 

@@ -355,7 +355,7 @@ class Maintenance:
                 # Writers wait for memory that merges keep. The merges are stopped and run again
                 # later.
                 with Uninterrupted(), store.commit_lock:
-                    revoked = store.reservations.revoke_held()
+                    revoked = store.reservations.revoke_delta_holders()
                 if revoked:
                     from nyala.tablet.flush.lifecycle import flush
 

@@ -737,7 +737,7 @@ class Store:
 
     def log_is_full(self) -> bool:
         """Whether writes must wait until a flush shortens the log."""
-        share = LOG_FULL_SHARE_MERGING if self.reservations.hold_deltas() else LOG_FULL_SHARE
+        share = LOG_FULL_SHARE_MERGING if self.reservations.any_holds_deltas() else LOG_FULL_SHARE
         if self.log.size_bytes < share * self.options.log_limit_bytes or self._paused:
             return False
         return self._root.memory_timestamp_min() is not None  # without rows a flush does not help

@@ -280,8 +280,8 @@ class _UnreliableFile:
         self._owner.before(Operation("read", self.path))
         return self._inner.read_into(offset, memory)
 
-    def ensure(self, places: Iterable[tuple[int, int]]) -> None:
-        self._inner.ensure(places)
+    def prefetch(self, places: Iterable[tuple[int, int]]) -> None:
+        self._inner.prefetch(places)
 
     def forget(self, offset: int, length: int) -> bool:
         return self._inner.forget(offset, length)

@@ -47,7 +47,7 @@ _COLUMN_ID: Final = re.compile("0|[1-9][0-9]{0,18}")
 
 
 @dataclass(frozen=True)
-class SettledGroup:
+class ResolvedGroup:
     """The rows of one table that a batch inserted, updated or deleted, in all its tablets.
 
     kind: "insert", "update" or "delete"; or "tombstone" for rows that the batch inserted and
@@ -72,7 +72,7 @@ class LogRecord:
 
     timestamp: int
     idempotency_key: str | None
-    groups: tuple[SettledGroup, ...]
+    groups: tuple[ResolvedGroup, ...]
     location: RecordLocation = field(default=(None, None), compare=False)
     counts: Mapping[str, int] | None = None
     """"told" in `meta`: the counts of the result, for a client that repeats the idempotency key."""
@@ -101,7 +101,7 @@ def encode_change_record(record: ChangeRecord) -> list[Any]:
     return [record.data + b" " * (-len(record.data) % ALIGNMENT_BYTES)]
 
 
-def _problem(group: SettledGroup) -> str | None:
+def _problem(group: ResolvedGroup) -> str | None:
     """Return what is wrong with the rows of one table in a batch; None if they are valid."""
     offsets = group.offsets
     if group.kind not in ROW_KINDS:
@@ -115,7 +115,7 @@ def _problem(group: SettledGroup) -> str | None:
     return None
 
 
-def _problem_of_read(group: SettledGroup) -> str | None:
+def _problem_of_read(group: ResolvedGroup) -> str | None:
     """Return what is wrong with rows that were read from the log; None if they are valid.
 
     Checks the same as `_problem`, and the column names.
@@ -191,7 +191,7 @@ def decode_record(
     Raises: CorruptionError for a payload that `encode_record` cannot return.
     """
     meta, lower = decode_meta(payload, path, offset)
-    groups: list[SettledGroup] = []
+    groups: list[ResolvedGroup] = []
     try:
         key = cast("str | None", meta["key"])
         if not (key is None or isinstance(key, str)):
@@ -211,7 +211,7 @@ def decode_record(
             schema = pa.ipc.read_schema(payload[lower:middle])
             batch = pa.ipc.read_record_batch(payload[middle:upper], schema)
             batch.validate(full=True)  # wrong offsets would let Arrow read outside of the buffer
-            group = SettledGroup(
+            group = ResolvedGroup(
                 part["table"],
                 part["version"],
                 part["kind"],

@@ -95,8 +95,8 @@ def test_announced_places_take_one_round_of_requests(bucket: Bucket) -> None:
     files = bucket.files()
     one, other = files.open(A), files.open(f"{URL}/data/1/b.base")
     places = [(0, 100), (10 * CHUNK_BYTES, 100), (30 * CHUNK_BYTES, 9 * CHUNK_BYTES)]
-    one.ensure(places)
-    other.ensure(places)
+    one.prefetch(places)
+    other.prefetch(places)
     for file in (one, other):
         for offset, length in places:
             assert file.read(offset, length) == CONTENT[offset : offset + length]
@@ -109,7 +109,7 @@ def test_announced_places_take_one_round_of_requests(bucket: Bucket) -> None:
 def test_near_chunks_share_a_request_and_large_reads_are_cut(bucket: Bucket) -> None:
     files = bucket.files()
     file = files.open(A)
-    file.ensure([(0, 1), (3 * CHUNK_BYTES, 1)])
+    file.prefetch([(0, 1), (3 * CHUNK_BYTES, 1)])
     file.read(0, 1)
     assert (files.cache.requests, files.cache.fetched_bytes) == (1, 4 * CHUNK_BYTES)
     file.read(CHUNK_BYTES, 2 * CHUNK_BYTES)
@@ -176,7 +176,7 @@ def test_a_missing_object_is_a_missing_file(bucket: Bucket) -> None:
     files.unlink(path, missing_ok=True)
     gone = files.without_lease(lambda path: HistoryExpiredError(f"{path} is gone"))
     file = gone.open(path)
-    file.ensure([(0, 4)])
+    file.prefetch([(0, 4)])
     with pytest.raises(HistoryExpiredError):
         file.read(0, 4)
 
@@ -246,7 +246,7 @@ def test_the_least_recently_used_copies_go_when_the_cache_is_full(bucket: Bucket
 @pytest.mark.parametrize("cache_bytes", [0, 1, CHUNK_BYTES])
 def test_a_cache_too_small_for_a_read_changes_nothing(bucket: Bucket, cache_bytes: int) -> None:
     file = bucket.files(cache_bytes).open(A)
-    file.ensure([(0, SIZE)])
+    file.prefetch([(0, SIZE)])
     assert file.read(1, 3 * CHUNK_BYTES) == CONTENT[1 : 1 + 3 * CHUNK_BYTES]
     assert file.read(SIZE - 4, 9) == CONTENT[-4:]
 
@@ -346,7 +346,7 @@ def test_many_threads_read_each_chunk_once(bucket: Bucket) -> None:
         for _ in range(60):
             offset = chance.randrange(SIZE)
             if chance.random() < 0.3:
-                file.ensure([(offset, 2 * CHUNK_BYTES)])
+                file.prefetch([(offset, 2 * CHUNK_BYTES)])
             if file.read(offset, 1000) != CONTENT[offset : offset + 1000]:
                 wrong.append(offset)
 
@@ -370,7 +370,7 @@ def test_a_failed_request_of_ensure_is_repeated_by_the_read(bucket: Bucket) -> N
 
     bucket.objects.faults = once
     file = bucket.files().open(A)
-    file.ensure([(0, 10)])
+    file.prefetch([(0, 10)])
     assert file.read(0, 10) == CONTENT[:10] and failed
     bucket.objects.faults = lambda request: "503"
     with pytest.raises(StorageError):
@@ -399,7 +399,7 @@ def test_closed_files_and_forked_children_raise(bucket: Bucket) -> None:
     assert os.waitpid(child, 0)[1] == 0
     files.close()
     files.close()
-    for call in (lambda: file.read(9 * CHUNK_BYTES, 4), lambda: file.ensure([(0, 1)])):
+    for call in (lambda: file.read(9 * CHUNK_BYTES, 4), lambda: file.prefetch([(0, 1)])):
         with pytest.raises(Error, match="closed"):
             call()
 

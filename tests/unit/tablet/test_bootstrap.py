@@ -31,7 +31,7 @@ from nyala.tablet.recovery.bootstrap import Replayer, ReplayReport
 from nyala.tablet.scan.read_path import ScanCounters, ScanSpec, plan, run
 from nyala.tablet.state.opening import open_root
 from nyala.tablet.state.root import Root
-from nyala.wal.record import LogRecord, SettledGroup
+from nyala.wal.record import LogRecord, ResolvedGroup
 
 SHARED_MEMORY = "/dev/shm"
 ALL_AT_ONCE = 1 << 18
@@ -245,7 +245,7 @@ def test_records_of_a_purged_table_or_tablet_are_skipped(world: World) -> None:
     # Key 4 is in a tablet of the catalogue, key 5 is not.
     homes = (home_of(world, table, 4), unknown)
     for kind, batch in (("insert", inserted), ("update", updated)):
-        part = SettledGroup(group.table_id, group.schema_version, kind, homes, (0, 1, 2), batch)
+        part = ResolvedGroup(group.table_id, group.schema_version, kind, homes, (0, 1, 2), batch)
         world.records.append(LogRecord(stamp, None, (part,)))
         stamp += 1
     root, report = world.replayed()
@@ -307,7 +307,7 @@ def test_a_change_of_a_key_that_is_not_live_is_skipped(world: World) -> None:
     home = home_of(world, table, 55)
     for number, kind in enumerate(("update", "delete"), 1):
         part = batch if kind == "update" else batch.select(names[:1])
-        group = SettledGroup(record.groups[0].table_id, 1, kind, (home,), (0, 1), part)
+        group = ResolvedGroup(record.groups[0].table_id, 1, kind, (home,), (0, 1), part)
         world.records.append(LogRecord(record.timestamp + number, None, (group,)))
     root, report = world.replayed()
     assert report.records == 3
@@ -325,9 +325,9 @@ def test_w4_a_record_with_two_changes_of_a_row_is_refused(world: World, kind: st
     batch = pa.record_batch([pa.array([2, 2], pa.int32()), pa.array([5, 6], pa.int64())], names=names[:2])
     part = batch if kind == "update" else batch.select(names[:1])
     home, table_id = home_of(world, table, 2), record.groups[0].table_id
-    groups = [SettledGroup(table_id, 1, kind, (home,), (0, 1), part.slice(at, 1)) for at in (0, 1)]
+    groups = [ResolvedGroup(table_id, 1, kind, (home,), (0, 1), part.slice(at, 1)) for at in (0, 1)]
     if not apart:
-        groups = [groups[0], SettledGroup(table_id, 1, kind, (home,), (0, 2), part)]
+        groups = [groups[0], ResolvedGroup(table_id, 1, kind, (home,), (0, 2), part)]
     later = [
         LogRecord(record.timestamp + 1 + n, None, (group,), ("wal/x", n)) for n, group in enumerate(groups)
     ]

@@ -316,8 +316,8 @@ def test_an_interrupted_view_loses_no_batch(db: Database, monkeypatch: pytest.Mo
 
 def test_a_failed_open_leaves_no_lease(tmp_path: Path, db: Database) -> None:
     shutil.copytree(db.path, tmp_path / "copy", ignore=shutil.ignore_patterns("*.sock"))
-    birth = tmp_path / "copy" / "nyala.json"
-    birth.write_bytes(b"x" * len(birth.read_bytes()))
+    identity = tmp_path / "copy" / "nyala.json"
+    identity.write_bytes(b"x" * len(identity.read_bytes()))
     with pytest.raises(nyala.CorruptionError):
         nyala.connect(tmp_path / "copy", read_only=True)
     assert not list((tmp_path / "copy" / "leases").iterdir())

@@ -31,10 +31,10 @@ def test_revoke_held_revokes_only_reservations_that_keep_memory() -> None:
     reservations = Reservations()
     merge = reservations.take([1, 2], holds_deltas=True)
     major = reservations.take([3], holds_deltas=False)
-    assert reservations.revoke_held() == 1
+    assert reservations.revoke_delta_holders() == 1
     assert merge is not None and merge.revoked.is_set() and not reservations.taken(1)
     assert major is not None and not major.revoked.is_set() and reservations.taken(3)
-    assert reservations.revoke_held() == 0
+    assert reservations.revoke_delta_holders() == 0
 
 
 def test_wait_free_returns_when_the_last_reservation_ends() -> None:
@@ -85,7 +85,9 @@ def test_any_order_of_calls_keeps_v1(steps: list[tuple[str, list[int], bool]]) -
                 for other in good
                 if (other.holds_deltas if step == "held" else set(ids) & other.rowset_ids)
             ]
-            assert (reservations.revoke_held() if step == "held" else reservations.revoke(ids)) == len(hit)
+            assert (
+                reservations.revoke_delta_holders() if step == "held" else reservations.revoke(ids)
+            ) == len(hit)
             assert all(other.revoked.is_set() for other in hit)
             good = [other for other in good if other not in hit]
         for number in range(6):

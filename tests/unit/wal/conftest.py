@@ -15,7 +15,7 @@ import pytest
 from nyala.env import Env, Files, PosixFiles
 from nyala.testing import ManualClock, SeededRandomness
 from nyala.wal.reader import LogReader, Recovery, recover
-from nyala.wal.record import LogRecord, SettledGroup
+from nyala.wal.record import LogRecord, ResolvedGroup
 from nyala.wal.writer import LogWriter
 
 
@@ -28,7 +28,7 @@ def make_record(timestamp: int, rows: int = 3, key: str | None = None) -> LogRec
         ],
         names=["10", "11"],
     )
-    return LogRecord(timestamp, key, (SettledGroup(1, 1, "insert", (5, 7), (0, rows // 2, rows), batch),))
+    return LogRecord(timestamp, key, (ResolvedGroup(1, 1, "insert", (5, 7), (0, rows // 2, rows), batch),))
 
 
 class Waiter(threading.Thread):

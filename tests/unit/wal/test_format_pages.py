@@ -18,7 +18,7 @@ from nyala.wal import format
 from nyala.wal.dump import dump
 from nyala.wal.position import LogPosition, PositionRecord
 from nyala.wal.reader import recover
-from nyala.wal.record import LogRecord, SettledGroup
+from nyala.wal.record import LogRecord, ResolvedGroup
 from nyala.wal.writer import LogWriter
 
 PAGES = Path(__file__).parents[3] / "docs" / "format"
@@ -97,9 +97,9 @@ def example_log(directory: Path) -> list[str]:
     )
     keys = pa.RecordBatch.from_arrays([pa.array([2], pa.int64())], names=["10"])
     first = 7034985062400000
-    writer.append(LogRecord(first, "load-1", (SettledGroup(1, 1, "insert", (5, 7), (0, 2, 3), rows),)))
+    writer.append(LogRecord(first, "load-1", (ResolvedGroup(1, 1, "insert", (5, 7), (0, 2, 3), rows),)))
     writer.sync()
-    writer.append(LogRecord(first + 1, None, (SettledGroup(1, 1, "delete", (5,), (0, 1), keys),)))
+    writer.append(LogRecord(first + 1, None, (ResolvedGroup(1, 1, "delete", (5,), (0, 1), keys),)))
     writer.sync()
     writer.close()
     return list(dump(env.files, str(directory), show_bytes=True))

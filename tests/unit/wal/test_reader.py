@@ -27,7 +27,7 @@ from nyala.wal.format import (
 )
 from nyala.wal.position import LogPosition
 from nyala.wal.reader import LogReader, read_frames, read_segment_header, recover
-from nyala.wal.record import LogRecord, SettledGroup
+from nyala.wal.record import LogRecord, ResolvedGroup
 from nyala.wal.writer import LogWriter
 
 Bench = Any  # the class of conftest.py, which tests cannot import
@@ -241,7 +241,7 @@ def test_l4_log_files_in_a_users_value_are_not_read_as_records(bench: Bench) -> 
     batch = pa.RecordBatch.from_arrays(
         [pa.array([inner + bytes(i) for i in range(8)], pa.binary())], names=["10"]
     )
-    writer.append(LogRecord(1, None, (SettledGroup(1, 1, "insert", (1,), (0, 8), batch),)))
+    writer.append(LogRecord(1, None, (ResolvedGroup(1, 1, "insert", (1,), (0, 8), batch),)))
     writer.sync()
     flip(bench, len(bench.load()) - 1)
     recovery = bench.recover()
@@ -258,7 +258,7 @@ def test_l4_a_header_with_another_salt_does_not_count(bench: Bench) -> None:
         )
         values = pa.array([value, value], pa.binary())
         batch = pa.RecordBatch.from_arrays([values], names=["10"])
-        writer.append(LogRecord(1, None, (SettledGroup(1, 1, "insert", (1,), (0, 2), batch),)))
+        writer.append(LogRecord(1, None, (ResolvedGroup(1, 1, "insert", (1,), (0, 2), batch),)))
         writer.sync()
         data = bench.load()
         os.unlink(bench.path())

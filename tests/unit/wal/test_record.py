@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nyala.errors import CorruptionError
-from nyala.wal.record import LogRecord, SettledGroup, decode_record, encode_record
+from nyala.wal.record import LogRecord, ResolvedGroup, decode_record, encode_record
 
 VALUES: dict[pa.DataType, st.SearchStrategy[object]] = {
     pa.bool_(): st.booleans(),
@@ -42,8 +42,8 @@ def round_trip(record: LogRecord) -> LogRecord:
     return decode_record(payload_of(record), record.timestamp)
 
 
-def group_of(batch: pa.RecordBatch, kind: str = "insert") -> SettledGroup:
-    return SettledGroup(3, 2, kind, (9,), (0, batch.num_rows), batch)
+def group_of(batch: pa.RecordBatch, kind: str = "insert") -> ResolvedGroup:
+    return ResolvedGroup(3, 2, kind, (9,), (0, batch.num_rows), batch)
 
 
 @st.composite
@@ -123,9 +123,9 @@ def test_s1_a_group_with_rows_of_no_tablet_is_refused(
     """Rows that belong to no tablet are neither written nor read."""
     batch = pa.RecordBatch.from_arrays([[1, 2]], names=["10"])
     with pytest.raises(AssertionError):
-        encode_record(LogRecord(1, None, (SettledGroup(3, 2, kind, tablets, offsets, batch),)))
+        encode_record(LogRecord(1, None, (ResolvedGroup(3, 2, kind, tablets, offsets, batch),)))
     good = bytes(
-        memoryview(payload_of(LogRecord(1, None, (SettledGroup(3, 2, "insert", (1,), (0, 2), batch),))))
+        memoryview(payload_of(LogRecord(1, None, (ResolvedGroup(3, 2, "insert", (1,), (0, 2), batch),))))
     )
     # The same JSON with wrong values of the same length.
     length = int.from_bytes(good[:4], "little")
@@ -172,7 +172,7 @@ def test_an_encoded_message_is_written_unchanged(batch: pa.RecordBatch) -> None:
     """Rows that are already encoded are not encoded again, and give the same record."""
     plain = LogRecord(7, None, (group_of(batch),))
     message = batch.serialize()
-    group = SettledGroup(3, 2, "insert", (9,), (0, batch.num_rows), batch, batch_message=message)
+    group = ResolvedGroup(3, 2, "insert", (9,), (0, batch.num_rows), batch, batch_message=message)
     given_it = LogRecord(7, None, (group,))
     assert encode_record(given_it)[-1] is message
     assert payload_of(given_it).equals(payload_of(plain))

@@ -99,7 +99,7 @@ class BlockSource:
         """
         return self._owner, (self._offset, block)
 
-    def kept(self, number: int) -> ColumnBlock | None:
+    def cached(self, number: int) -> ColumnBlock | None:
         """Return the block if it is in the cache, else None."""
         return None if self.cache is None else self.cache.get(*self.name(number))
 

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from nyala.cfile.forms.column_block import BoundPredicate, ColumnBlock, Rows
+from nyala.cfile.forms.column_block import BlockPredicate, ColumnBlock, Rows
 from nyala.cfile.forms.frame import Frame
 from nyala.cfile.forms.frame_block import FrameBlock
 from nyala.cfile.forms.text import text_of
@@ -43,7 +43,7 @@ class CodeBlock(ColumnBlock):
     def decode(self, lower: int, upper: int, type: pa.DataType) -> pa.Array:
         return self._in_type(self._codes.decode(lower, upper, CODES.arrow), type)
 
-    def filter(self, predicate: BoundPredicate, lower: int, upper: int, among: Bools | None) -> Bools:
+    def filter(self, predicate: BlockPredicate, lower: int, upper: int, among: Bools | None) -> Bools:
         return self._codes.filter(predicate, lower, upper, among)
 
     def gather(self, rows: Rows, type: pa.DataType) -> pa.Array:

@@ -49,7 +49,7 @@ _FEW_SHARE: Final = 1 / 8
 
 
 @dataclass(frozen=True, eq=False)
-class BoundPredicate:
+class BlockPredicate:
     """A predicate on one column, prepared for the blocks of one column file.
 
     numbers: the stored numbers that satisfy the test: dictionary codes, or values of a frame of
@@ -92,7 +92,7 @@ class ColumnBlock(abc.ABC):
         """Return a block of more rows: NULL where `validity` says so, elsewhere this block's values."""
         return NullableBlock(self, validity)
 
-    def filter(self, predicate: BoundPredicate, lower: int, upper: int, among: Bools | None) -> Bools:
+    def filter(self, predicate: BlockPredicate, lower: int, upper: int, among: Bools | None) -> Bools:
         """Return a new mask of the rows [lower, upper): True for rows that satisfy the predicate.
 
         among: a mask of the same rows. For rows that are False in it, the result is undefined.
@@ -204,7 +204,7 @@ class NullableBlock(ColumnBlock):
         part, first, last = self._validity.part(lower, upper)
         return part.scatter(self._values.decode(first, last, type))
 
-    def filter(self, predicate: BoundPredicate, lower: int, upper: int, among: Bools | None) -> Bools:
+    def filter(self, predicate: BlockPredicate, lower: int, upper: int, among: Bools | None) -> Bools:
         part, first, last = self._validity.part(lower, upper)
         among_values = None if among is None else among[part.bits()]
         mask = part.scatter_mask(self._values.filter(predicate, first, last, among_values))

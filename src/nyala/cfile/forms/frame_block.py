@@ -9,7 +9,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from nyala.cfile import kernels
-from nyala.cfile.forms.column_block import BoundPredicate, ColumnBlock, Rows
+from nyala.cfile.forms.column_block import BlockPredicate, ColumnBlock, Rows
 from nyala.cfile.forms.frame import Frame, output
 from nyala.cfile.physical import Physical
 from nyala.schema.arrow_values import python_converter
@@ -46,7 +46,7 @@ class FrameBlock(ColumnBlock):
         kernels.fill([self._frame.decode_into(out, 0, width, lower, upper)])
         return pa.Array.from_buffers(form.arrow, upper - lower, [None, out], 0)
 
-    def filter(self, predicate: BoundPredicate, lower: int, upper: int, among: Bools | None) -> Bools:
+    def filter(self, predicate: BlockPredicate, lower: int, upper: int, among: Bools | None) -> Bools:
         if predicate.numbers is None:
             return predicate.test.mask(self.decode(lower, upper, self._narrow.arrow))
         return self._frame.matches(predicate.numbers, lower, upper)

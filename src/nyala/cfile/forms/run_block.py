@@ -9,7 +9,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from nyala.cfile import kernels
-from nyala.cfile.forms.column_block import BoundPredicate, ColumnBlock, Rows
+from nyala.cfile.forms.column_block import BlockPredicate, ColumnBlock, Rows
 from nyala.cfile.memory import scratch
 from nyala.cfile.physical import BITS, Physical
 
@@ -43,7 +43,7 @@ class RunBlock(ColumnBlock):
             kernels.repeat_runs(pa.py_buffer(values), values.itemsize, ends, pa.py_buffer(rows))
         return self._array(rows)
 
-    def filter(self, predicate: BoundPredicate, lower: int, upper: int, among: Bools | None) -> Bools:
+    def filter(self, predicate: BlockPredicate, lower: int, upper: int, among: Bools | None) -> Bools:
         values, ends = self._runs(lower, upper)
         return np.repeat(predicate.test.mask(self._array(values)), np.diff(ends, prepend=0))
 

@@ -114,7 +114,7 @@ def _usable(address: Address) -> _Reader | None:
 def _is_kept(database: Database) -> bool:
     """Whether the lease of the reader still exists (M2)."""
     store = database._store
-    return isinstance(store, ReaderStore | BucketReader) and store.is_kept()
+    return isinstance(store, ReaderStore | BucketReader) and store.is_usable()
 
 
 def _start_timer(address: Address, reader: _Reader, after_s: float) -> None:

@@ -111,7 +111,7 @@ class Assigned:
 
         return [
             Request(target.table, "delete", pairs(old, "old", "ANTI", "new")),
-            Request(target.table, "update", pairs(new, "new", "SEMI", "old"), rewrites=True),
+            Request(target.table, "update", pairs(new, "new", "SEMI", "old"), sets_immutable=True),
             Request(target.table, "insert", pairs(new, "new", "ANTI", "old")),
         ]
 

@@ -180,14 +180,20 @@ class ScanSource:
         two, because another count makes a plan slower, never wrong.
         """
         scan = self.scan
-        return scan.name, scan.table_version, self.schema, scan.rows_held().bit_length(), scan.lacks_ranges
+        return (
+            scan.name,
+            scan.table_version,
+            self.schema,
+            scan.rows_held().bit_length(),
+            scan.has_removed_ranges,
+        )
 
     def rows(self) -> int:
         """Return the estimated number of rows for DuckDB's planner."""
         self.planning.mentions += 1
         return max(1, int(self.scan.rows_held() * self.planning.matching))
 
-    def offered(self, predicate: Node) -> bool:
+    def applies(self, predicate: Node) -> bool:
         """Return whether the scan applies a predicate that DuckDB offers.
 
         The scan applies the predicate if this saves reading or returning many rows. Otherwise DuckDB
@@ -209,7 +215,7 @@ class ScanSource:
             return False
         if not known[predicate]:
             return False
-        if self.scan.lacks_ranges:
+        if self.scan.has_removed_ranges:
             return True
         if self.scan.rows_held() < _ROWS_MIN:
             return False
@@ -408,7 +414,7 @@ def _source_class() -> Callable[[ScanSource], Any]:
 
         def accepts(self, predicate: Any) -> bool:
             found = predicate_of_node(predicate)
-            taken: bool = found is not None and self.source.offered(found)
+            taken: bool = found is not None and self.source.applies(found)
             return taken
 
         def stream(self, columns: Sequence[int] | None, filters: Sequence[Any]) -> tuple[Any, bool]:

@@ -188,9 +188,9 @@ def _vectors(
     known = {LIVENESS, *(column.id for column in table.schema.value_columns)}
     if isinstance(rowset, DiskRowSet):
         files = [f for f in (*rowset.undo, *rowset.redo) if spec.meets(f.timestamp_min, f.timestamp_max)]
-        rowset.reader.ensure_footers()
+        rowset.reader.prefetch_footers()
         for file in files:
-            file.reader.ensure_all()
+            file.reader.prefetch_all()
         for file in files:
             for column_id, liveness in _one_of_each_group(file, known):
                 run = file.run(column_id)

@@ -375,7 +375,7 @@ def _redo_or_undo(env: Env, job: MinorJob | UndoJob, written: list[str]) -> Outp
     try:
         for file in (*rowset.redo, *rowset.undo):
             if file.id in job.file_ids:
-                file.reader.ensure_all()
+                file.reader.prefetch_all()
         if isinstance(job, MinorJob):
             inputs = [file for file in rowset.redo if file.id in job.file_ids]
             if not any(file.column_ids & {*types, LIVENESS} for file in inputs):

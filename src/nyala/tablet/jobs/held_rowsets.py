@@ -69,7 +69,7 @@ class JobReservations:
     def release(self, store: Store, lease: str) -> None:
         """Release all rowsets that the job with this lease holds. May be called twice."""
         for hold in self._by_lease.pop(lease, ()):
-            store.reservations.let_go(hold.rowset_ids)
+            store.reservations.end_hold(hold.rowset_ids)
 
     def release_expired(self, store: Store) -> None:
         """Release the rowsets of jobs whose lease or process has ended."""

@@ -70,14 +70,14 @@ from nyala.tablet.state.result import WriteResult
 from nyala.tablet.state.root import TableState, TabletState
 from nyala.tablet.state.validation import checked
 from nyala.tablet.write.direct_commit import write_effects
-from nyala.tablet.write.effects import Settlement, row_counts
+from nyala.tablet.write.effects import ResolvedBatch, row_counts
 from nyala.tablet.write.prepare import OPERATION_NAMES, prepare
 from nyala.tablet.write.write_path import (
     Request,
     find_committed,
     recorded_result,
+    resolve_requests,
     results_of,
-    settle_requests,
 )
 
 if TYPE_CHECKING:
@@ -198,22 +198,26 @@ def commit_load(store: Store, job: LoadCommit) -> WriteResult:
                     break
                 store.discard_files(written)
                 written.clear()
-            settlements: list[tuple[Settlement, list[int]]] = []
+            resolved_batches: list[tuple[ResolvedBatch, list[int]]] = []
             name, _, ignore = job.operation.partition("-")
             data = pa.concat_tables(outdated) if outdated else None
             request = Request(table.name, name, data, bool(ignore))
             if outdated:
                 prepared = prepare(table, name, request.data, ignore=request.ignore)
-                settlements = settle_requests(store, [request], [(table, prepared)], collect=job.collect)
-            counts = row_counts([settlement for settlement, _ in settlements])
+                resolved_batches = resolve_requests(
+                    store, [request], [(table, prepared)], collect=job.collect
+                )
+            counts = row_counts([resolved for resolved, _ in resolved_batches])
             for share in shares:
                 for name, count in share.counts.items():
                     counts[name] += count
-            timestamp = _commit(store, job, table, shares, [s for s, _ in settlements], counts, written)
+            timestamp = _commit(store, job, table, shares, [s for s, _ in resolved_batches], counts, written)
         except BaseException:
             store.discard_files(written)
             raise
-    again = results_of([request], settlements, timestamp)[0] if settlements else WriteResult(timestamp)
+    again = (
+        results_of([request], resolved_batches, timestamp)[0] if resolved_batches else WriteResult(timestamp)
+    )
     return WriteResult(
         timestamp, counts["inserted"], counts["updated"], counts["deleted"], counts["ignored"], again.errors
     )
@@ -453,7 +457,7 @@ def _commit(
     job: LoadCommit,
     table: TableState,
     shares: Sequence[_TabletShare],
-    settlements: Sequence[Settlement],
+    resolved_batches: Sequence[ResolvedBatch],
     counts: Mapping[str, int],
     written: list[str],
 ) -> int:
@@ -484,8 +488,8 @@ def _commit(
             change.put_deltas.extend(entries)
             rowsets[rowset.id] = rowset
         changed[share.tablet.id] = dataclasses.replace(share.tablet, rowsets=tuple(rowsets.values()))
-    for settlement in settlements:
-        write_effects(store, settlement, timestamp, change, changed, written)
+    for resolved in resolved_batches:
+        write_effects(store, resolved, timestamp, change, changed, written)
     store.sync_directories(written)
     after = store.root.with_tablets(changed)
     store.transact(change, after.at_version)

@@ -55,9 +55,9 @@ from nyala.tablet.state.locate import equal_ranges
 from nyala.tablet.state.root import TableState
 from nyala.tablet.write.conditions import Condition
 from nyala.tablet.write.direct_commit import absent_before, redo_runs
-from nyala.tablet.write.effects import Effect, Settlement
+from nyala.tablet.write.effects import Effect, ResolvedBatch
 from nyala.tablet.write.prepare import PreparedOperation, prepare
-from nyala.tablet.write.settle import settle
+from nyala.tablet.write.resolve import resolve
 from nyala.tablet.write.write_path import Request, prepare_request
 
 UNKNOWN: Final = 1
@@ -196,8 +196,8 @@ class _Task:
         numbers = rows.column(ROW).combine_chunks()
         data = rows.drop_columns([ROW])
         prepared = prepare(self._table, self._operation, data, ignore=self._ignore)
-        settlement = settle(self._table, [prepared])
-        (counts,), (errors,) = settlement.counts, settlement.errors
+        resolved = resolve(self._table, [prepared])
+        (counts,), (errors,) = resolved.counts, resolved.errors
         for name in self.counts:
             self.counts[name] += getattr(counts, name)
         if errors:
@@ -217,12 +217,12 @@ class _Task:
             in_job = numbers.take(found.column("row").combine_chunks())
             found = found.set_column(place, found.schema.field(place).with_type(in_job.type), in_job)
             self.errors.append(self._naming_the_tablet(found))
-        for effect in settlement.effects:
+        for effect in resolved.effects:
             if effect.kind == "insert":
                 self._insert(effect)
             else:
-                self._change(settlement, effect)
-        self._stage_idle(prepared, settlement, errors)
+                self._change(resolved, effect)
+        self._stage_idle(prepared, resolved, errors)
 
     def _naming_the_tablet(self, failed: pa.Table) -> pa.Table:
         """Add the tablet to the messages of failed rows."""
@@ -244,17 +244,17 @@ class _Task:
         name = f"{self._name}-{len(self.rowsets)}"
         self.rowsets.append(self._write_rowset(image, self._table.schema, name))
 
-    def _stage_idle(self, prepared: PreparedOperation, settlement: Settlement, errors: RowErrors) -> None:
+    def _stage_idle(self, prepared: PreparedOperation, resolved: ResolvedBatch, errors: RowErrors) -> None:
         """Write a rowset of the idle rows: one row for each key that neither changed nor failed.
 
         If a key has several rows, an insert takes the first row, and other operations the last row.
         """
-        touched = sum(len(effect.keys) for effect in settlement.effects)
+        touched = sum(len(effect.keys) for effect in resolved.effects)
         if touched == len(prepared.keys):
             return
         idle = ~errors.failed_mask(prepared.row_count)[prepared.first_rows]
         if touched:
-            keys = EncodedKeys.concat([effect.keys for effect in settlement.effects])
+            keys = EncodedKeys.concat([effect.keys for effect in resolved.effects])
             idle &= keys.take(keys.sort_indices()).find(prepared.keys) < 0
         at = np.flatnonzero(idle)
         if not len(at):
@@ -279,12 +279,12 @@ class _Task:
             image.piece(0, image.row_count), schema, deltas_durable=UNKNOWN,
         )  # fmt: skip
 
-    def _change(self, settlement: Settlement, effect: Effect) -> None:
+    def _change(self, resolved: ResolvedBatch, effect: Effect) -> None:
         columns = effect.new_values(self._table.schema.key_ids)
         order = np.lexsort((effect.rowids, effect.codes))
         codes, rowids = effect.codes[order], effect.rowids[order]
         for place, begin, end in equal_ranges(codes):
-            _, rowset = settlement.rowsets[place]
+            _, rowset = resolved.rowsets[place]
             assert isinstance(rowset, DiskRowSet), "J1: no rows are in memory"
             pending = self._pending.setdefault(rowset.id, _Pending())
             pending.rowids.append(rowids[begin:end])

@@ -33,8 +33,8 @@ from nyala.tablet.write.write_path import (
     commit,
     locked,
     recorded_result,
+    resolve_requests,
     results_of,
-    settle_requests,
     write,
 )
 
@@ -76,9 +76,11 @@ def replace_content(
         table = store.root.table(request.table)
         emptied = prepare(table, "delete", _keys(store, table), ignore=False)
         requests = [Request(request.table, "delete", None), request]
-        settlements = settle_requests(store, requests, [(table, emptied), (first, prepared)], collect=collect)
-        ticket = commit(store, [settlement for settlement, _ in settlements], idempotency_key, message)
-        return results_of(requests, settlements, ticket.timestamp), ticket
+        resolved_batches = resolve_requests(
+            store, requests, [(table, emptied), (first, prepared)], collect=collect
+        )
+        ticket = commit(store, [resolved for resolved, _ in resolved_batches], idempotency_key, message)
+        return results_of(requests, resolved_batches, ticket.timestamp), ticket
 
     outcome, ticket = locked(store, under_lock)
     if isinstance(outcome, CommittedKey):
@@ -141,7 +143,7 @@ def apply_changes(
             False,
             upserts.numbers,
             upserts.routed,
-            rewrites=True,
+            sets_immutable=True,
         ),
         Request(name, "delete", deletes.data.select(keys), True, deletes.numbers, deletes.routed),
     ]

@@ -36,8 +36,8 @@ from nyala.tablet.jobs.staging import job_lease_of
 from nyala.tablet.media.base import Medium
 from nyala.tablet.state.store_folder import ANSWERS_PREFIX, DATA_NAME, INBOX_PREFIX, STAGING_NAME
 from nyala.wal.format import LogOffset
-from nyala.wal.objects.follower import Checkpoint, LogEntry, LogFollower, list_checkpoints, read_birth
-from nyala.wal.objects.format import BIRTH_KEY, WRITER_KEY, Epoch, Kind, WriterHint
+from nyala.wal.objects.follower import Checkpoint, LogEntry, LogFollower, list_checkpoints, read_identity
+from nyala.wal.objects.format import IDENTITY_KEY, WRITER_KEY, Epoch, Kind, WriterHint
 from nyala.wal.objects.format import decode_checkpoint as decode_object
 from nyala.wal.objects.take_over import check_clock, take_over
 from nyala.wal.objects.writer import LogMark as ObjectMark
@@ -95,7 +95,7 @@ def open_bucket(
             base_state(objects, taken.checkpoint, taken.log.store_id), changes(taken.entries)
         )
     medium = Medium(
-        BucketLock(env, taken.log),
+        WriterHeartbeat(env, taken.log),
         BucketLog(taken.log),
         BucketPublisher(),
         NoReserve(),
@@ -206,13 +206,13 @@ def count_records(env: Env, objects: Objects) -> int:
 
     Raises: CorruptionError, StorageError.
     """
-    birth = read_birth(env, objects)
-    if birth is None:
+    identity = read_identity(env, objects)
+    if identity is None:
         raise CorruptionError(
             "the object nyala.json, which marks the store, is missing: restore it",
-            f"{objects.url}/{BIRTH_KEY}",
+            f"{objects.url}/{IDENTITY_KEY}",
         )
-    return len(LogFollower(env, objects, birth).read_new().entries)
+    return len(LogFollower(env, objects, identity).read_new().entries)
 
 
 def damaged_checkpoints(env: Env, objects: Objects) -> Iterator[CorruptionError]:
@@ -220,14 +220,14 @@ def damaged_checkpoints(env: Env, objects: Objects) -> Iterator[CorruptionError]
 
     Raises: CorruptionError, StorageError.
     """
-    birth = read_birth(env, objects)
-    assert birth is not None, "call count_records first"
+    identity = read_identity(env, objects)
+    assert identity is not None, "call count_records first"
     for key in list_checkpoints(env, objects, PATIENCE_S):
         data, path = objects.get(key.key), f"{objects.url}/{key.key}"
         try:
             if data is not None:  # otherwise the writer has just deleted it
-                _, body = decode_object(data, path, birth.store_id, key)
-                decode_checkpoint(body.to_pybytes(), path, birth.store_id)
+                _, body = decode_object(data, path, identity.store_id, key)
+                decode_checkpoint(body.to_pybytes(), path, identity.store_id)
         except CorruptionError as error:
             yield error
 
@@ -359,7 +359,7 @@ def _mark(mark: ObjectMark) -> LogMark:
     return LogMark(LogOffset(mark.offset), LogPosition(0, 0), mark.timestamp)
 
 
-class BucketLock:
+class WriterHeartbeat:
     """A thread that renews the hint (the object that names the writer) until `release` is called.
 
     If the program ends without closing the store, the thread marks the hint as closed. So the next

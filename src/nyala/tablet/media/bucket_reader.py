@@ -43,7 +43,7 @@ from nyala.tablet.media.bucket import base_state, batches, changes
 from nyala.tablet.recovery.bootstrap import Replayer
 from nyala.tablet.state.opening import check_in_use, open_root
 from nyala.tablet.state.root import Root
-from nyala.wal.objects.follower import LogEntry, LogFollower, News, read_birth
+from nyala.wal.objects.follower import LogEntry, LogFollower, News, read_identity
 from nyala.wal.record import LogRecord
 
 
@@ -194,7 +194,7 @@ class BucketReader:
             f"the store {self.root_path!r} was opened with read_only=True: connect() without it to write"
         )
 
-    def is_kept(self) -> bool:
+    def is_usable(self) -> bool:
         """Return whether the store is open."""
         return not self._closed
 
@@ -240,14 +240,14 @@ def read_state(env: Env, objects: Objects) -> CatalogState:
 
 def follow(env: Env, objects: Objects) -> LogFollower:
     """Return a reader of a store's log. Raises: StorageError if there is no store."""
-    birth = read_birth(env, objects)
-    if birth is None:
+    identity = read_identity(env, objects)
+    if identity is None:
         raise StorageError(
             f"there is no Nyala store at {objects.url!r}: give a store's URL, or connect without read_only "
             "to create one",
             path=objects.url,
         )
-    return LogFollower(env, objects, birth)
+    return LogFollower(env, objects, identity)
 
 
 def _vanished(env: Env, objects: Objects, path: str) -> Error:

@@ -52,9 +52,9 @@ from nyala.schema.plain_arrays import array_of_numbers
 from nyala.tablet.state.idempotency import encode_counts
 from nyala.tablet.state.locate import ABSENT, find_ghosts, locate
 from nyala.tablet.state.root import Root, TableState
-from nyala.tablet.write.effects import Effect, Settlement
+from nyala.tablet.write.effects import Effect, ResolvedBatch
 from nyala.tablet.write.write_path import plan_apply
-from nyala.wal.record import LogRecord, RecordLocation, SettledGroup
+from nyala.wal.record import LogRecord, RecordLocation, ResolvedGroup
 
 # Gathered rows are applied at this number, or at this size for wide rows: large enough to be fast,
 # small enough to bound the memory. While rows are applied, memory has two or three copies of them.
@@ -69,12 +69,12 @@ _COMPARED_ROWS_MAX: Final = 4096
 class _Gathered:
     """Groups of rows that wait to be applied; all have the same table, kind and columns."""
 
-    groups: list[SettledGroup] = field(default_factory=list)
+    groups: list[ResolvedGroup] = field(default_factory=list)
     timestamps: list[int] = field(default_factory=list)
     places: list[RecordLocation] = field(default_factory=list)
     rows: int = 0
 
-    def add(self, group: SettledGroup, record: LogRecord) -> None:
+    def add(self, group: ResolvedGroup, record: LogRecord) -> None:
         self.groups.append(group)
         self.timestamps.append(record.timestamp)
         self.places.append(record.location)
@@ -138,7 +138,7 @@ class Replayer:
                 if self._relieve is not None:
                     self._root = self._relieve(record.timestamp, self.report)
 
-    def _take(self, group: SettledGroup, record: LogRecord) -> None:
+    def _take(self, group: ResolvedGroup, record: LogRecord) -> None:
         table = self._root.any_table(group.table_id)
         if table is None:
             return
@@ -170,14 +170,14 @@ class Replayer:
         if self._waiting >= GATHER_ROWS:
             self.drain()
 
-    def _note_deleted(self, group: SettledGroup, table: TableState) -> None:
+    def _note_deleted(self, group: ResolvedGroup, table: TableState) -> None:
         known = self._deleted.setdefault(group.table_id, set())
         if known is None or group.batch.num_rows > _COMPARED_ROWS_MAX:
             self._deleted[group.table_id] = None
         else:
             known.update(_key_hashes(group, table))
 
-    def _was_deleted(self, group: SettledGroup, table: TableState) -> bool:
+    def _was_deleted(self, group: ResolvedGroup, table: TableState) -> bool:
         """Whether a delete that waits to be applied may have one of the keys in `group`."""
         if group.table_id not in self._deleted:
             return False
@@ -207,7 +207,7 @@ def _corruption(table: TableState, why: str, location: RecordLocation) -> Corrup
     return CorruptionError(f"a log record of table {table.name!r} is invalid: {why}", *location)
 
 
-def _invalid(group: SettledGroup, table: TableState) -> str | None:
+def _invalid(group: ResolvedGroup, table: TableState) -> str | None:
     """Return why these logged rows cannot belong to the table, by their columns; None if they can."""
     stored, of_now = table.stored_schema(), group.schema_version == table.schema.version
     left = set(table.schema.key_ids)
@@ -227,13 +227,13 @@ def _invalid(group: SettledGroup, table: TableState) -> str | None:
     return f"key columns {sorted(left)} are missing" if left else None
 
 
-def _key_hashes(group: SettledGroup, table: TableState) -> list[int]:
+def _key_hashes(group: ResolvedGroup, table: TableState) -> list[int]:
     keys = table.codec.encode([group.batch.column(str(column.id)) for column in table.schema.key_columns])
     hashes: list[int] = keys.hash64().tolist()
     return hashes
 
 
-def _projected(group: SettledGroup, table: TableState) -> SettledGroup:
+def _projected(group: ResolvedGroup, table: TableState) -> ResolvedGroup:
     """Return rows of another schema version, adapted to the table's current schema.
 
     Columns get their current types. A dropped column is kept only if a readable snapshot has it.
@@ -277,7 +277,7 @@ def _apply(table: TableState, kind: str, gathered: _Gathered) -> None:
     columns = {int(name): _whole(batch.column(name)) for name in batch.schema.names}
     key_ids = [column.id for column in table.schema.key_columns]
     keys = table.codec.encode([columns[number] for number in key_ids])
-    # Sort by tablet, key and time, as `settle` does (S3).
+    # Sort by tablet, key and time, as `resolve` does (S3).
     by_key = keys.sort_indices()
     order = by_key[np.argsort(ordinals[by_key], kind="stable")]
     order = order[keep[order]]
@@ -293,7 +293,7 @@ def _apply(table: TableState, kind: str, gathered: _Gathered) -> None:
     if not identity:
         pick = array_of_numbers(order)
         columns = {number: array.take(pick) for number, array in columns.items()}
-    settlement = Settlement(table)
+    resolved = ResolvedBatch(table)
     if adds:
         # Inserted keys are not looked up, except for dead rows in the MemRowSet (ghosts).
         effect = Effect(
@@ -306,7 +306,7 @@ def _apply(table: TableState, kind: str, gathered: _Gathered) -> None:
         )
     else:
         located = locate(table, keys, ordinals, newer_than=timestamps)
-        settlement.rowsets = located.rowsets
+        resolved.rowsets = located.rowsets
         found = np.flatnonzero(located.codes != ABSENT)
         if not len(found):
             return
@@ -315,7 +315,7 @@ def _apply(table: TableState, kind: str, gathered: _Gathered) -> None:
             columns = {number: array.take(pick) for number, array in columns.items()}
             keys, ordinals, timestamps = keys.take(found), ordinals[found], timestamps[found]
         effect = Effect(kind, keys, ordinals, columns, located.codes[found], located.rowids[found])
-    for addition in plan_apply(settlement, effect):
+    for addition in plan_apply(resolved, effect):
         addition.apply(timestamps)
 
 

@@ -326,7 +326,7 @@ class ReaderStore:
             f"the store {self.root_path!r} was opened with read_only=True: connect() without it to write"
         )
 
-    def is_kept(self) -> bool:
+    def is_usable(self) -> bool:
         """Whether the store's folder still exists and has this reader's lease."""
         if self._closed:
             return False

@@ -8,7 +8,7 @@
 
     hold      keeps compactions from taking rowsets while a job of other processes needs them
               (`jobs.held_rowsets`). Running compactions continue.
-    let_go    ends a hold
+    end_hold    ends a hold
 
 Invariants
     V1  A rowset belongs to at most one reservation.
@@ -74,16 +74,16 @@ class Reservations:
             self._changed.notify_all()
 
     def hold(self, rowset_ids: Collection[int]) -> None:
-        """Keep new compactions from taking these rowsets, until `let_go`."""
+        """Keep new compactions from taking these rowsets, until `end_hold`."""
         with self._lock:
             self._holds.update(rowset_ids)
 
-    def let_go(self, rowset_ids: Collection[int]) -> None:
+    def end_hold(self, rowset_ids: Collection[int]) -> None:
         """End one hold of each of these rowsets. Call this once for each `hold`."""
         with self._lock:
             self._holds.subtract(rowset_ids)
             assert all(self._holds[number] >= 0 for number in rowset_ids), (
-                "V3: more calls of let_go than of hold"
+                "V3: more calls of end_hold than of hold"
             )
             self._holds += Counter()  # removes zero counts
 
@@ -101,7 +101,7 @@ class Reservations:
             self._changed.notify_all()
             return len(found)
 
-    def revoke_held(self) -> int:
+    def revoke_delta_holders(self) -> int:
         """Revoke the reservations that keep DeltaMemStores unflushed. Requires the commit lock."""
         with self._lock:
             return self.revoke(
@@ -117,7 +117,7 @@ class Reservations:
         reservation = self._by_rowset.get(rowset_id)
         return reservation is not None and reservation.holds_deltas
 
-    def hold_deltas(self) -> bool:
+    def any_holds_deltas(self) -> bool:
         """Whether flushes must leave the DeltaMemStore of any rowset in memory now."""
         with self._lock:
             return any(taken.holds_deltas for taken in self._by_rowset.values())

@@ -60,7 +60,7 @@ from nyala.tablet.state.root import Root, TableState, TabletState
 from nyala.tablet.tables.creation import name_in_use
 from nyala.tablet.write.direct_commit import write_effects
 from nyala.tablet.write.prepare import PreparedOperation, prepare
-from nyala.tablet.write.settle import settle
+from nyala.tablet.write.resolve import resolve
 
 if TYPE_CHECKING:
     from nyala.tablet.store import Store
@@ -165,7 +165,7 @@ def _swap(store: Store, source: TableState, target: TableState, snapshot: int, w
     changed: dict[int, TabletState] = {}
     _put(change, target)
     if operations:
-        write_effects(store, settle(target, operations), timestamp, change, changed, written)
+        write_effects(store, resolve(target, operations), timestamp, change, changed, written)
     store.sync_directories(written)
     version = now.schema.version
     entry = dataclasses.replace(
@@ -219,7 +219,7 @@ def _operations(now: TableState, target: TableState, since: int, until: int) -> 
     gone = pc.equal(rows.column(CHANGE_TYPE), "delete")
     keys = [column.name for column in schema.key_columns]
     changed = rows.filter(pc.invert(gone)).select(list(schema.names))
-    upserts = prepare(target, "upsert", changed, ignore=False, rewrites=True)
+    upserts = prepare(target, "upsert", changed, ignore=False, sets_immutable=True)
     if upserts.errors:
         raise NoPartitionError(_uncovered(target, len(upserts.errors.rows), str(upserts.errors.messages[0])))
     deletes = prepare(target, "delete", rows.filter(gone).select(keys), ignore=True)

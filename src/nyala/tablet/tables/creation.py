@@ -35,7 +35,7 @@ from nyala.schema.schema import Schema
 from nyala.tablet.state.root import Root, TableState, TabletState
 from nyala.tablet.write.direct_commit import write_effects
 from nyala.tablet.write.part_commit import parts_of
-from nyala.tablet.write.settle import settle
+from nyala.tablet.write.resolve import resolve
 from nyala.tablet.write.write_path import Request, failure, prepare_request
 
 if TYPE_CHECKING:
@@ -139,10 +139,10 @@ def _commit(
                 for part in _parts(store, request):
                     checkpoint()
                     changed: dict[int, TabletState] = {}
-                    settlement = settle(table, [prepare_request(table, part, borrow_above_bytes=0)])
-                    if settlement.failed:
-                        raise failure(settlement, [part])
-                    write_effects(store, settlement, created, change, changed, written)
+                    resolved = resolve(table, [prepare_request(table, part, borrow_above_bytes=0)])
+                    if resolved.failed:
+                        raise failure(resolved, [part])
+                    write_effects(store, resolved, created, change, changed, written)
                     table = table.with_tablets(changed)
             store.sync_directories(written)
         change.put_tablets = [tablet.entry for tablet in table.tablets]

@@ -36,7 +36,7 @@ from nyala.tablet.state.history import check_purged, check_readable, check_same_
 from nyala.tablet.state.result import Ticket, WriteResult
 from nyala.tablet.state.root import TableState
 from nyala.tablet.write.prepare import prepare
-from nyala.tablet.write.write_path import Request, commit, once, results_of, settle_requests
+from nyala.tablet.write.write_path import Request, commit, once, resolve_requests, results_of
 
 if TYPE_CHECKING:
     from nyala.tablet.store import Store
@@ -69,12 +69,15 @@ def restore(
         # An upsert can give the old values of an auto-incrementing column; an insert cannot.
         made = "insert" if table.schema.auto_increment is None else "upsert"
         prepared = [
-            (table, prepare(table, made if name == "insert" else name, rows, ignore=False, rewrites=True))
+            (
+                table,
+                prepare(table, made if name == "insert" else name, rows, ignore=False, sets_immutable=True),
+            )
             for name, rows in operations.items()
         ]
-        settlements = settle_requests(store, requests, prepared, collect=False)
-        ticket = commit(store, [settlement for settlement, _ in settlements], idempotency_key, message)
-        return results_of(requests, settlements, ticket.timestamp), ticket
+        resolved_batches = resolve_requests(store, requests, prepared, collect=False)
+        ticket = commit(store, [resolved for resolved, _ in resolved_batches], idempotency_key, message)
+        return results_of(requests, resolved_batches, ticket.timestamp), ticket
 
     return once(store, idempotency_key, under_lock, _sum)
 

@@ -6,8 +6,8 @@ ignored or error.
 write_path     the order of the steps, and what an error between them leaves
 prepare        converts and checks a batch and finds each row's tablet, without the lock
 prepare_rows   does the same for a list in which each row has its own operation
-settle         resolves an operation against the stored rows
-settle_rows    resolves several operations together, or rows with different operations
+resolve         resolves an operation against the stored rows
+resolve_rows    resolves several operations together, or rows with different operations
 effects        the classes for a resolved batch
 conditions     leaves out rows by comparing them with the stored rows (`when=`, `newest_by=`)
 where_writes   updates and deletes the rows that a predicate selects; looks up rows by key

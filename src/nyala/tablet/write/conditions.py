@@ -155,7 +155,7 @@ def choose(
         return operation
     lost = operation.rows[~wins]
     kept = _kept(operation, wins)
-    return dataclasses.replace(kept, passed_over=np.concatenate([operation.passed_over, lost]))
+    return dataclasses.replace(kept, ignored_rows=np.concatenate([operation.ignored_rows, lost]))
 
 
 def _given(table: TableState, operation: PreparedOperation, name: str, why: str) -> pa.Array:

@@ -25,7 +25,7 @@ from nyala.schema.arrow_values import python_value_at
 from nyala.tablet.state.locate import equal_ranges
 from nyala.tablet.state.root import AnyRowSet, TableState
 from nyala.tablet.write.prepare import PreparedOperation
-from nyala.tablet.write.settle_rows import distinct_keys
+from nyala.tablet.write.resolve_rows import distinct_keys
 
 _KEYS_MAX: Final = 100
 

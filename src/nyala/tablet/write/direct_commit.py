@@ -52,15 +52,15 @@ from nyala.tablet.state.idempotency import encode_counts
 from nyala.tablet.state.locate import equal_ranges
 from nyala.tablet.state.opening import delta_entry
 from nyala.tablet.state.root import TabletState
-from nyala.tablet.write.effects import Effect, Settlement, row_counts
-from nyala.tablet.write.settle import settle
+from nyala.tablet.write.effects import Effect, ResolvedBatch, row_counts
+from nyala.tablet.write.resolve import resolve
 
 if TYPE_CHECKING:
     from nyala.tablet.store import Store
 
 
 def commit_directly(
-    store: Store, settlements: Sequence[Settlement], idempotency_key: str | None, message: str | None
+    store: Store, resolved_batches: Sequence[ResolvedBatch], idempotency_key: str | None, message: str | None
 ) -> int:
     """Commit a resolved batch by writing its effects as files. Return the batch's timestamp.
 
@@ -68,36 +68,36 @@ def commit_directly(
     Raises: StorageError if a file cannot be written. Then nothing of the batch is committed.
     """
     touched = {
-        settlement.table.tablets[ordinal].id
-        for settlement in settlements
-        for effect in settlement.effects
+        resolved.table.tablets[ordinal].id
+        for resolved in resolved_batches
+        for effect in resolved.effects
         for ordinal, _, _ in equal_ranges(effect.tablets)
     }
     # A running merge of the changed rowsets is stopped, because it keeps their deltas in memory
     # (R4). A delta compaction continues: its result is correct also if REDO files are added after
     # those it has read. A load of new rows changes no rowset, so it stops no merge.
-    changed_ids = {rowset.id for rowset in _changed_rowsets(settlements)}
+    changed_ids = {rowset.id for rowset in _changed_rowsets(resolved_batches)}
     store.reservations.revoke(filter(store.reservations.holds_deltas, changed_ids))
     with Interruptible():
         flush(store, touched)  # nothing is left in memory (F4)
-    settlements = [
-        settle(store.root.tables[settlement.table.id], settlement.operations)
-        if any(effect.kind != "insert" for effect in settlement.effects)
-        else dataclasses.replace(settlement, table=store.root.tables[settlement.table.id])
-        for settlement in settlements
+    resolved_batches = [
+        resolve(store.root.tables[resolved.table.id], resolved.operations)
+        if any(effect.kind != "insert" for effect in resolved.effects)
+        else dataclasses.replace(resolved, table=store.root.tables[resolved.table.id])
+        for resolved in resolved_batches
     ]
     timestamp = store.clock.next()
     change = CatalogChange(timestamp=timestamp)
     if idempotency_key is not None:
         change.committed_keys.append(
-            CommittedKey(idempotency_key, timestamp, encode_counts(row_counts(settlements)))
+            CommittedKey(idempotency_key, timestamp, encode_counts(row_counts(resolved_batches)))
         )
     if message is not None:
         change.put_messages.append(CommitMessage(timestamp, message))
 
     def write(changed: dict[int, TabletState], written: list[str]) -> None:
-        for settlement in settlements:
-            write_effects(store, settlement, timestamp, change, changed, written)
+        for resolved in resolved_batches:
+            write_effects(store, resolved, timestamp, change, changed, written)
 
     commit_files(store, change, write)
     return timestamp
@@ -130,7 +130,7 @@ def commit_files(
 
 def write_effects(
     store: Store,
-    settlement: Settlement,
+    resolved: ResolvedBatch,
     timestamp: int,
     change: CatalogChange,
     changed: dict[int, TabletState],
@@ -143,34 +143,34 @@ def write_effects(
     changed: gets the tablets with the new rowsets, by id.
     written: gets the paths of the files.
     """
-    for effect in settlement.effects:
+    for effect in resolved.effects:
         if effect.kind in ("insert", "tombstone"):
-            _write_inserts(store, settlement, effect, timestamp, change, changed, written)
+            _write_inserts(store, resolved, effect, timestamp, change, changed, written)
         else:
-            _write_deltas(store, settlement, effect, timestamp, change, changed, written)
+            _write_deltas(store, resolved, effect, timestamp, change, changed, written)
 
 
-def _changed_rowsets(settlements: Sequence[Settlement]) -> Iterator[DiskRowSet]:
+def _changed_rowsets(resolved_batches: Sequence[ResolvedBatch]) -> Iterator[DiskRowSet]:
     """Yield the rowsets on disk with rows that are updated or deleted."""
-    for settlement in settlements:
-        for effect in settlement.effects:
+    for resolved in resolved_batches:
+        for effect in resolved.effects:
             if effect.kind in ("update", "delete"):
                 for code in np.unique(effect.codes).tolist():
-                    rowset = settlement.rowsets[code][1]
+                    rowset = resolved.rowsets[code][1]
                     if isinstance(rowset, DiskRowSet):
                         yield rowset
 
 
 def _write_inserts(
     store: Store,
-    settlement: Settlement,
+    resolved: ResolvedBatch,
     effect: Effect,
     timestamp: int,
     change: CatalogChange,
     changed: dict[int, TabletState],
     written: list[str],
 ) -> None:
-    table, target_bytes = settlement.table, store.options.rowset_target_bytes
+    table, target_bytes = resolved.table, store.options.rowset_target_bytes
     parts: list[tuple[int, int, RowSetImage, int, int]] = []
     for ordinal, begin, end in equal_ranges(effect.tablets):
         count = end - begin
@@ -261,23 +261,23 @@ def redo_runs(
 
 def _write_deltas(
     store: Store,
-    settlement: Settlement,
+    resolved: ResolvedBatch,
     effect: Effect,
     timestamp: int,
     change: CatalogChange,
     changed: dict[int, TabletState],
     written: list[str],
 ) -> None:
-    schema = settlement.table.schema
+    schema = resolved.table.schema
     order = np.lexsort((effect.rowids, effect.codes))
     codes, rowids = effect.codes[order], effect.rowids[order]
     columns = {
         number: array.take(pa.array(order)) for number, array in effect.new_values(schema.key_ids).items()
     }
     for place, begin, end in equal_ranges(codes):
-        ordinal, located = settlement.rowsets[place]
+        ordinal, located = resolved.rowsets[place]
         assert isinstance(located, DiskRowSet), "B2: rows in memory were flushed first"
-        tablet = settlement.table.tablets[ordinal]
+        tablet = resolved.table.tablets[ordinal]
         state = changed.get(tablet.id, tablet)
         rowset = next(candidate for candidate in state.rowsets if candidate.id == located.id)
         assert not rowset.deltas.record_count and not rowset.frozen, "R4: the DeltaMemStore was flushed first"

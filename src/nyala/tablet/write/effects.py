@@ -35,7 +35,7 @@ class Effect:
              alive: a delete of an unknown key with `newest_by` stores its sequence in it.
     tablets: the index of each row's tablet in `TableState.tablets`
     columns: by column id, key columns first
-    codes:   the index of each row's rowset in `Settlement.rowsets`; ABSENT for an insert
+    codes:   the index of each row's rowset in `ResolvedBatch.rowsets`; ABSENT for an insert
     rowids:  the position of each row in its rowset; for an insert, the position of a dead row in
              the MemRowSet that gets the new values, or -1
     batch:   the columns as the Arrow batch that the log stores; None: not computed yet
@@ -76,12 +76,12 @@ class OperationCounts:
 
 
 @dataclass
-class Settlement:
+class ResolvedBatch:
     """The resolved batch of one table: effects to log and apply; counts and errors per operation.
 
     rowsets:  (index of its tablet in `TableState.tablets`, rowset) of each touched rowset
     outcomes: by the index of the operation, the outcome of each of its rows (INSERTED to FAILED);
-              only if `settle_rows` resolved the batch
+              only if `resolve_rows` resolved the batch
     """
 
     table: TableState
@@ -97,13 +97,13 @@ class Settlement:
         return any(bool(errors) for errors in self.errors)
 
 
-def row_counts(settlements: Sequence[Settlement]) -> dict[str, int]:
+def row_counts(resolved_batches: Sequence[ResolvedBatch]) -> dict[str, int]:
     """Return the row counts that the store keeps with a batch's idempotency key."""
     counts = {
-        name: sum(getattr(counts, name) for settlement in settlements for counts in settlement.counts)
+        name: sum(getattr(counts, name) for resolved in resolved_batches for counts in resolved.counts)
         for name in COUNTS
     }
-    counts[FAILED_COUNT] = sum(len(errors) for settlement in settlements for errors in settlement.errors)
+    counts[FAILED_COUNT] = sum(len(errors) for resolved in resolved_batches for errors in resolved.errors)
     return counts
 
 

@@ -36,8 +36,8 @@ from nyala.tablet.state.result import Ticket, WriteResult
 from nyala.tablet.state.root import TableState, TabletState
 from nyala.tablet.write.conflicts import changed_after, check_unchanged
 from nyala.tablet.write.direct_commit import commit_files, write_effects
-from nyala.tablet.write.effects import OperationCounts, Settlement
-from nyala.tablet.write.settle import settle
+from nyala.tablet.write.effects import OperationCounts, ResolvedBatch
+from nyala.tablet.write.resolve import resolve
 from nyala.tablet.write.write_path import Request, locked, prepare_request, unaltered
 
 if TYPE_CHECKING:
@@ -85,10 +85,10 @@ def commit_in_parts(
                 for rows in _parts(request.data, part_bytes):
                     made = store.root.with_tablets(changed).tables[table.id]
                     part = dataclasses.replace(request, data=rows, prepared=None)
-                    settlement = _settled(table, made, part, since, timestamp)
-                    _add(count, settlement.counts[0])
-                    write_effects(store, settlement, timestamp, change, changed, written)
-                    del settlement
+                    resolved = _resolved(table, made, part, since, timestamp)
+                    _add(count, resolved.counts[0])
+                    write_effects(store, resolved, timestamp, change, changed, written)
+                    del resolved
                     between()
             if not changed:
                 raise _NotInParts
@@ -150,7 +150,9 @@ def _flushed(store: Store, table: TableState, changes_rows: bool) -> TableState:
     return store.root.tables[table.id]
 
 
-def _settled(table: TableState, made: TableState, request: Request, since: int, timestamp: int) -> Settlement:
+def _resolved(
+    table: TableState, made: TableState, request: Request, since: int, timestamp: int
+) -> ResolvedBatch:
     """Prepare and resolve one part of a request.
 
     table: the table before the batch.
@@ -164,10 +166,10 @@ def _settled(table: TableState, made: TableState, request: Request, since: int, 
         and changed_after(made, operation.keys, operation.tablets, timestamp - 1).any()
     ):
         raise _NotInParts  # an earlier part has this key
-    settlement = settle(made if request.operation in _FRESH else table, [operation])
-    if settlement.failed:
+    resolved = resolve(made if request.operation in _FRESH else table, [operation])
+    if resolved.failed:
         raise _NotInParts
-    return settlement
+    return resolved
 
 
 def _add(total: OperationCounts, part: OperationCounts) -> None:

@@ -61,7 +61,7 @@ class PreparedOperation:
     borrowed:    columns may be views of the user's memory; copy them to keep them after the call
     ready:       the given columns as the Arrow batch that the log stores, if the conversion
                  returned it
-    passed_over: the numbers of ignored rows
+    ignored_rows: the numbers of ignored rows
     given:       for a column that only some rows give, by column id: a mask of these rows
     sequence:    with `newest_by`, the id of that column; a delete stores its value in the dead row
     rewrites:    whether existing rows also change in immutable columns, as in a restore or a copy
@@ -82,15 +82,15 @@ class PreparedOperation:
     schema: Schema
     borrowed: bool = False
     ready: CanonicalData | None = None
-    passed_over: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))
+    ignored_rows: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))
     given: Mapping[int, np.ndarray] = field(default_factory=dict)
     sequence: int | None = None
-    rewrites: bool = False
+    sets_immutable: bool = False
     codes: np.ndarray | None = None
 
     @property
     def ignored(self) -> int:
-        return len(self.passed_over)
+        return len(self.ignored_rows)
 
     @property
     def group_sizes(self) -> np.ndarray:
@@ -127,7 +127,7 @@ def prepare(
     routed: np.ndarray | None = None,
     borrow_above_bytes: int | None = None,
     sequence: str | None = None,
-    rewrites: bool = False,
+    sets_immutable: bool = False,
 ) -> PreparedOperation:
     """Prepare one operation: convert and check its rows, and sort them by tablet and key.
 
@@ -137,7 +137,7 @@ def prepare(
     routed:   each row's tablet id as another process computed it, or -1; see `routed_ordinals`.
     borrow_above_bytes: larger data is not copied (`PreparedOperation.borrowed`); None: always copy.
     sequence: the column of `newest_by`; a delete gives its key and this column.
-    rewrites: see `PreparedOperation`.
+    sets_immutable: see `PreparedOperation`.
     Raises: ColumnNotFoundError, SchemaError, InvalidArgumentError for errors of the whole
             operation. Errors of single rows are in the result's `errors`.
     """
@@ -166,8 +166,8 @@ def prepare(
     partly: dict[int, np.ndarray] = {schema.by_name(name).id: rows for name, rows in converted.given.items()}
     keyless: list[str] = []
     missing: tuple[str, ...] = ()
-    passed_over = _without_long_keys(table, name, converted, errors, ignore)
-    fixed = [] if name != "update" or rewrites else [c for c in schema.immutable_ids if c in columns]
+    ignored_rows = _without_long_keys(table, name, converted, errors, ignore)
+    fixed = [] if name != "update" or sets_immutable else [c for c in schema.immutable_ids if c in columns]
     for number in fixed:
         if not ignore:
             add_immutable(schema.by_id(number), partly.get(number, np.ones(count, np.bool_)), errors)
@@ -182,9 +182,9 @@ def prepare(
         for column, lacking in required_but_missing(table, columns, partly, count):
             errors.add(np.flatnonzero(lacking), MISSING_COLUMN, missing_text((column,), table))
 
-    if errors or len(passed_over):
+    if errors or len(ignored_rows):
         kept = ~errors.failed_mask(count)
-        kept[passed_over] = False
+        kept[ignored_rows] = False
         rows = np.flatnonzero(kept)
     else:
         rows = np.arange(count)
@@ -192,7 +192,7 @@ def prepare(
         return PreparedOperation(
             name, ignore, columns, count, errors, table.codec.empty(), np.empty(0, np.int32),
             np.empty(0, np.int64), np.zeros(1, np.int64), missing, schema, converted.borrowed,
-            given=partly, passed_over=passed_over, rewrites=rewrites,
+            given=partly, ignored_rows=ignored_rows, sets_immutable=sets_immutable,
         )  # fmt: skip
     given = {column: by_name[column] for column in schema.key_names if column in by_name}
     if len(rows) != count:
@@ -213,7 +213,7 @@ def prepare(
     rows, keys, tablets, starts = routed_groups(table, rows, keys, given, errors, bad, routed)
     return PreparedOperation(
         name, ignore, columns, count, errors, keys, tablets, rows, starts, missing, schema, converted.borrowed,
-        ready, passed_over, partly, rewrites=rewrites,
+        ready, ignored_rows, partly, sets_immutable=sets_immutable,
     )  # fmt: skip
 
 

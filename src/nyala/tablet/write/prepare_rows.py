@@ -3,7 +3,7 @@
     [("insert", {"id": 1, "n": 1}), ("update", {"id": 1, "note": "x"}), ("delete-ignore", 7)]
 
 All rows are converted together, column by column. Each column has a mask of the rows that give it,
-and each row has a code for its operation. `settle_rows` resolves the rows in their order.
+and each row has a code for its operation. `resolve_rows` resolves the rows in their order.
 
 Cost: one step per row and column name in Python, as for any list of dicts; then O(columns) calls.
 Source: docs/design/writes-and-batches.md; docs/design/kudu.md, "Outcomes of operations".
@@ -123,7 +123,7 @@ def prepare_rows(table: TableState, data: Sequence[tuple[str, Any]] | MixedRows)
         rows = np.empty(0, np.int64)
     return PreparedOperation(
         "apply", False, columns, count, errors, keys, tablets, rows, starts, (), schema, converted.borrowed,
-        passed_over=np.flatnonzero(ignored), given=partly, codes=codes,
+        ignored_rows=np.flatnonzero(ignored), given=partly, codes=codes,
     )  # fmt: skip
 
 

@@ -47,10 +47,10 @@ from nyala.schema.conversion.row_errors import RowErrors
 from nyala.tablet.state.result import Ticket, WriteResult
 from nyala.tablet.state.root import Root, TableState, TabletState
 from nyala.tablet.write.conditions import choose
-from nyala.tablet.write.effects import Settlement
+from nyala.tablet.write.effects import ResolvedBatch
 from nyala.tablet.write.part_commit import commit_in_parts
 from nyala.tablet.write.prepare import PreparedOperation, prepare
-from nyala.tablet.write.settle import settle
+from nyala.tablet.write.resolve import resolve
 from nyala.tablet.write.write_path import (
     Request,
     commit_checked,
@@ -305,9 +305,9 @@ class OpenTransaction:
                 for request, operation in zip(requests, prepared(table), strict=True)
             ]
             requests = [dataclasses.replace(request, condition=None) for request in requests]
-            settlement = settle(table, operations, at=self._now)
-            if settlement.failed and not collect:
-                raise failure(settlement, requests)
+            resolved = resolve(table, operations, at=self._now)
+            if resolved.failed and not collect:
+                raise failure(resolved, requests)
             nbytes = self._bytes + sum(operation.nbytes for operation in operations) + STATEMENT_BYTES
             if nbytes > self._bytes_max:
                 raise InvalidArgumentError(
@@ -321,13 +321,13 @@ class OpenTransaction:
                     "and begin another one"
                 )
             with Uninterrupted():
-                self._apply(settlement)
+                self._apply(resolved)
                 self._bytes = nbytes
                 self._written += [
                     (request, table, operation)
                     for request, operation in zip(requests, operations, strict=True)
                 ]
-            return results_of(requests, [(settlement, list(range(len(requests))))], self.since)
+            return results_of(requests, [(resolved, list(range(len(requests))))], self.since)
 
     def _private_table(self, name: str) -> TableState:
         """Return the table with private memory, which the first write to the table creates."""
@@ -349,29 +349,29 @@ class OpenTransaction:
         root = self._root.with_tablets(changed)
         self._root = PrivateRoot(root.version, root.tables, root.dropped, self._base)
 
-    def _apply(self, settlement: Settlement) -> None:
+    def _apply(self, resolved: ResolvedBatch) -> None:
         """Apply a batch's effects to the private tables, at the next private timestamp."""
-        self._make_private(settlement)
-        additions = [addition for effect in settlement.effects for addition in plan_apply(settlement, effect)]
+        self._make_private(resolved)
+        additions = [addition for effect in resolved.effects for addition in plan_apply(resolved, effect)]
         self._now += 2  # as the store's clock does (C4 of `mvcc.hybrid_clock`)
         for addition in additions:
             addition.apply(self._now)
 
-    def _make_private(self, settlement: Settlement) -> None:
+    def _make_private(self, resolved: ResolvedBatch) -> None:
         """Replace each DiskRowSet that the effects change by a copy with a private DeltaMemStore."""
-        used = {int(code) for effect in settlement.effects for code in np.unique(effect.codes) if code >= 0}
+        used = {int(code) for effect in resolved.effects for code in np.unique(effect.codes) if code >= 0}
         changed: dict[int, TabletState] = {}
         for code in used:
-            ordinal, rowset = settlement.rowsets[code]
+            ordinal, rowset = resolved.rowsets[code]
             if not isinstance(rowset, DiskRowSet) or rowset.deltas in self._deltas:
                 continue
             own = dataclasses.replace(rowset, deltas=rowset.deltas.copy())
             self._deltas.add(own.deltas)
-            tablet = settlement.table.tablets[ordinal]
+            tablet = resolved.table.tablets[ordinal]
             tablet = changed.get(tablet.id, tablet)
             rowsets = tuple(own if each is rowset else each for each in tablet.rowsets)
             changed[tablet.id] = dataclasses.replace(tablet, rowsets=rowsets)
-            settlement.rowsets[code] = ordinal, own
+            resolved.rowsets[code] = ordinal, own
         if changed:
             self._install(changed)
 

@@ -32,7 +32,7 @@ from nyala.tablet.state.history import check_purged_keys
 from nyala.tablet.state.result import Ticket, WriteResult
 from nyala.tablet.state.root import TableState
 from nyala.tablet.write.prepare import encode_keys, prepare, route_keys
-from nyala.tablet.write.write_path import Request, commit, once, results_of, settle_requests
+from nyala.tablet.write.write_path import Request, commit, once, resolve_requests, results_of
 
 if TYPE_CHECKING:
     from nyala.tablet.store import Store
@@ -164,15 +164,15 @@ def write_selected(
         table = store.root.table(name)
         rows, errors = select(table, store.marks.applied)
         prepared = [(table, prepare(table, operation, rows, ignore=False, errors=errors))]
-        settlements = settle_requests(store, [request], prepared, collect=collect)
-        settled = [settlement for settlement, _ in settlements]
-        return settlements, commit(store, settled, idempotency_key, message)
+        resolved_batches = resolve_requests(store, [request], prepared, collect=collect)
+        resolved = [resolved for resolved, _ in resolved_batches]
+        return resolved_batches, commit(store, resolved, idempotency_key, message)
 
     return once(
         store,
         idempotency_key,
         under_lock,
-        lambda settlements, timestamp: results_of([request], settlements, timestamp)[0],
+        lambda resolved_batches, timestamp: results_of([request], resolved_batches, timestamp)[0],
     )
 
 

@@ -3,7 +3,7 @@
     prepare       convert, check, encode keys, route, sort          an error changes nothing
     ── take the commit lock ──
     compare       if the table was altered since, prepare again
-    resolve       look up each key, decide each row (`settle`)      an error changes nothing
+    resolve       look up each key, decide each row (`resolve`)      an error changes nothing
     plan_apply    allocate all memory that the last step needs (W3)
     clock.next    take one timestamp for the batch
     log.append    write one record for all tablets and tables (W5, W6)
@@ -66,11 +66,11 @@ from nyala.tablet.state.result import Ticket, WriteResult
 from nyala.tablet.state.root import TableState
 from nyala.tablet.write.conditions import Condition, NewestBy, check_condition, choose
 from nyala.tablet.write.conflicts import check_unchanged
-from nyala.tablet.write.effects import Effect, OperationCounts, Settlement, row_counts
+from nyala.tablet.write.effects import Effect, OperationCounts, ResolvedBatch, row_counts
 from nyala.tablet.write.prepare import OPERATION_NAMES, PreparedOperation, prepare
 from nyala.tablet.write.prepare_rows import prepare_rows
-from nyala.tablet.write.settle import settle
-from nyala.wal.record import LogRecord, SettledGroup
+from nyala.tablet.write.resolve import resolve
+from nyala.wal.record import LogRecord, ResolvedGroup
 
 if TYPE_CHECKING:
     from nyala.tablet.store import Store
@@ -107,7 +107,7 @@ class Request:
     routed: np.ndarray | None = None
     condition: Condition | None = None
     errors: RowErrors | None = None
-    rewrites: bool = False
+    sets_immutable: bool = False
     prepared: PreparedOperation | None = None
 
 
@@ -174,19 +174,19 @@ def commit_checked(
     Raises: as `write`; ConflictError (nothing changed).
     """
 
-    def under_lock() -> tuple[list[tuple[Settlement, list[int]]], Ticket]:
+    def under_lock() -> tuple[list[tuple[ResolvedBatch, list[int]]], Ticket]:
         checkpoint()
-        settlements = settle_requests(store, requests, prepared, collect=collect, since=since)
-        settled = [settlement for settlement, _ in settlements]
+        resolved_batches = resolve_requests(store, requests, prepared, collect=collect, since=since)
+        resolved = [resolved for resolved, _ in resolved_batches]
         checkpoint()
-        return settlements, commit(store, settled, idempotency_key, message)
+        return resolved_batches, commit(store, resolved, idempotency_key, message)
 
     given = sum(operation.nbytes for _, operation in prepared if operation.row_count >= LARGE_ROWS_MIN)
     done = once(
         store,
         idempotency_key,
         under_lock,
-        lambda settlements, timestamp: results_of(requests, settlements, timestamp),
+        lambda resolved_batches, timestamp: results_of(requests, resolved_batches, timestamp),
         large=given > store.direct_commit_bytes,
     )
     return [done] * len(requests) if isinstance(done, WriteResult) else done
@@ -326,7 +326,7 @@ def prepare_request(
         prepared = prepare(
             table, request.operation, request.data, ignore=request.ignore, errors=request.errors,
             routed=request.routed, borrow_above_bytes=borrow_above_bytes, sequence=sequence,
-            rewrites=request.rewrites,
+            sets_immutable=request.sets_immutable,
         )  # fmt: skip
     return prepared if request.condition is None else check_condition(table, prepared, request.condition)
 
@@ -348,14 +348,14 @@ def _prepare_again(
     return operation
 
 
-def settle_requests(
+def resolve_requests(
     store: Store,
     requests: Sequence[Request],
     prepared: Sequence[tuple[TableState, PreparedOperation]],
     *,
     collect: bool,
     since: int | None = None,
-) -> list[tuple[Settlement, list[int]]]:
+) -> list[tuple[ResolvedBatch, list[int]]]:
     """Resolve prepared requests, grouped by table.
 
     since: also check that no key changed after this moment (`commit_checked`).
@@ -365,7 +365,7 @@ def settle_requests(
     by_table: dict[int, list[int]] = {}
     for index, (table, _) in enumerate(prepared):
         by_table.setdefault(table.id, []).append(index)
-    out: list[tuple[Settlement, list[int]]] = []
+    out: list[tuple[ResolvedBatch, list[int]]] = []
     for indexes in by_table.values():
         if since is None:
             table = store.root.table(requests[indexes[0]].table)
@@ -387,10 +387,10 @@ def settle_requests(
         ]
         if since is not None:
             check_unchanged(table, operations, since)
-        settlement = settle(table, operations)
-        if settlement.failed and not collect:
-            raise failure(settlement, [requests[index] for index in indexes])
-        out.append((settlement, indexes))
+        resolved = resolve(table, operations)
+        if resolved.failed and not collect:
+            raise failure(resolved, [requests[index] for index in indexes])
+        out.append((resolved, indexes))
     return out
 
 
@@ -438,7 +438,7 @@ def _same_shape(seen: TableState, table: TableState) -> bool:
 
 def commit(
     store: Store,
-    settlements: Sequence[Settlement],
+    resolved_batches: Sequence[ResolvedBatch],
     idempotency_key: str | None = None,
     message: str | None = None,
 ) -> Ticket:
@@ -450,7 +450,7 @@ def commit(
     Raises: TooLargeForLog; StorageError. If the error's `outcome` is "unknown", the batch may be
             in the log.
     """
-    effects = [effect for settlement in settlements for effect in settlement.effects]
+    effects = [effect for resolved in resolved_batches for effect in resolved.effects]
     if not effects and idempotency_key is None:
         return Ticket(store.marks.applied, None)
     if sum(effect.nbytes for effect in effects) > store.direct_commit_bytes:
@@ -458,8 +458,8 @@ def commit(
             raise TooLargeForLog
         from nyala.tablet.write.direct_commit import commit_directly
 
-        return Ticket(commit_directly(store, settlements, idempotency_key, message), None)
-    if any(operation.borrowed for settlement in settlements for operation in settlement.operations) or any(
+        return Ticket(commit_directly(store, resolved_batches, idempotency_key, message), None)
+    if any(operation.borrowed for resolved in resolved_batches for operation in resolved.operations) or any(
         isinstance(column, LongColumn) for effect in effects for column in effect.columns.values()
     ):
         # The data was too large for the log and was not copied. Its effects are small enough for
@@ -471,17 +471,17 @@ def commit(
             effect.columns = dict(zip(effect.columns, copy_arrays(arrays), strict=True))
             effect.batch = None
     groups = [
-        (settlement, effect, log_batch(settlement.table, effect))
-        for settlement in settlements
-        for effect in settlement.effects
+        (resolved, effect, log_batch(resolved.table, effect))
+        for resolved in resolved_batches
+        for effect in resolved.effects
     ]
-    additions = [addition for settlement, effect, _ in groups for addition in plan_apply(settlement, effect)]
+    additions = [addition for resolved, effect, _ in groups for addition in plan_apply(resolved, effect)]
     timestamp = store.clock.next()
-    counts = None if idempotency_key is None else row_counts(settlements)
+    counts = None if idempotency_key is None else row_counts(resolved_batches)
     record = LogRecord(
         timestamp,
         idempotency_key,
-        tuple(settled_group(settlement, effect, batch) for settlement, effect, batch in groups),
+        tuple(resolved_group(resolved, effect, batch) for resolved, effect, batch in groups),
         counts=counts,
         message=message if groups else None,
     )
@@ -518,17 +518,17 @@ def log_batch(table: TableState, effect: Effect) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(list(effect.columns.values()), schema=schema)
 
 
-def settled_group(settlement: Settlement, effect: Effect, batch: pa.RecordBatch) -> SettledGroup:
+def resolved_group(resolved: ResolvedBatch, effect: Effect, batch: pa.RecordBatch) -> ResolvedGroup:
     ranges = equal_ranges(effect.tablets)
-    tablets = settlement.table.tablets
-    return SettledGroup(
-        table_id=settlement.table.id,
-        schema_version=settlement.table.schema.version,
+    tablets = resolved.table.tablets
+    return ResolvedGroup(
+        table_id=resolved.table.id,
+        schema_version=resolved.table.schema.version,
         kind=effect.kind,
         tablet_ids=tuple([tablets[ordinal].entry.id for ordinal, _, _ in ranges]),
         offsets=(0, *[end for _, _, end in ranges]),
         batch=batch,
-        schema_message=settlement.table.log_schema(tuple(effect.columns))[1],
+        schema_message=resolved.table.log_schema(tuple(effect.columns))[1],
         batch_message=effect.message,
     )
 
@@ -617,15 +617,15 @@ def _timestamps_of(
     return timestamps[rows] if addition.order is None else timestamps[addition.order[rows]]
 
 
-def plan_apply(settlement: Settlement, effect: Effect) -> list[Addition]:
+def plan_apply(resolved: ResolvedBatch, effect: Effect) -> list[Addition]:
     """Return the additions to memory that apply `effect`.
 
     All memory is allocated here, so that applying the additions cannot fail (W3).
     """
     if effect.kind in ("insert", "tombstone"):
-        return _plan_insert(settlement.table, effect)
+        return _plan_insert(resolved.table, effect)
     count = len(effect.codes)
-    columns = effect.new_values(settlement.table.schema.key_ids)
+    columns = effect.new_values(resolved.table.schema.key_ids)
     codes, rowids, order = effect.codes, effect.rowids, None
     if count > 1 and not _ascending(codes, rowids):
         order = np.lexsort((rowids, codes))
@@ -635,7 +635,7 @@ def plan_apply(settlement: Settlement, effect: Effect) -> list[Addition]:
     shared, row_bytes = SharedBatch(columns, nbytes), nbytes // max(count, 1)
     return [
         DeltaAddition(
-            settlement.rowsets[place][1].deltas, rowids[begin:end], shared, begin, end - begin,
+            resolved.rowsets[place][1].deltas, rowids[begin:end], shared, begin, end - begin,
             (row_bytes + 16) * (end - begin), order,
         )
         for place, begin, end in equal_ranges(codes)
@@ -738,12 +738,12 @@ def _error_table(
     return found.set_column(place, found.schema.field(place), numbers).sort_by("row")
 
 
-def failure(settlement: Settlement, requests: Sequence[Request]) -> Exception:
+def failure(resolved: ResolvedBatch, requests: Sequence[Request]) -> Exception:
     """Return the exception for a batch with failing rows: their number, and the first message."""
-    operations = settlement.operations
+    operations = resolved.operations
     tables = [
-        _error_table(settlement.table, request, errors, operation)
-        for request, errors, operation in zip(requests, settlement.errors, operations, strict=True)
+        _error_table(resolved.table, request, errors, operation)
+        for request, errors, operation in zip(requests, resolved.errors, operations, strict=True)
         if errors
     ]
     errors = pa.concat_tables(tables)
@@ -766,16 +766,16 @@ def _shown(value: Any) -> str:
 
 
 def results_of(
-    requests: Sequence[Request], settlements: Sequence[tuple[Settlement, list[int]]], timestamp: int
+    requests: Sequence[Request], resolved_batches: Sequence[tuple[ResolvedBatch, list[int]]], timestamp: int
 ) -> list[WriteResult]:
     results: list[WriteResult | None] = [None] * len(requests)
-    for settlement, indexes in settlements:
+    for resolved, indexes in resolved_batches:
         for place, index in enumerate(indexes):
-            counts: OperationCounts = settlement.counts[place]
+            counts: OperationCounts = resolved.counts[place]
             results[index] = WriteResult(
                 timestamp, counts.inserted, counts.updated, counts.deleted, counts.ignored,
-                _error_table(settlement.table, requests[index], settlement.errors[place], settlement.operations[place]),
-                settlement.outcomes.get(place),
+                _error_table(resolved.table, requests[index], resolved.errors[place], resolved.operations[place]),
+                resolved.outcomes.get(place),
             )  # fmt: skip
     assert all(result is not None for result in results)
     return [result for result in results if result is not None]

@@ -18,7 +18,7 @@ A writer begins with the state in `taken.checkpoint` and the records after it in
         border, body, oldest = taken.log.border(), encode(state), root.memory_timestamp_min()
     taken.log.checkpoint(border, body, oldest)
 
-A reader calls `LogFollower(env, objects, read_birth(env, objects)).read_new()` repeatedly.
+A reader calls `LogFollower(env, objects, read_identity(env, objects)).read_new()` repeatedly.
 
 Source: docs/design/object-storage.md, "The log". Format: docs/format/object-log.md.
 """

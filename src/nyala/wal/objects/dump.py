@@ -16,11 +16,11 @@ from nyala.objects.base import Objects
 from nyala.wal.dump import batch_lines, bytes_of, shortened
 from nyala.wal.format import Layout
 from nyala.wal.objects.format import (
-    BIRTH_KEY,
     CHECKPOINT,
     CHECKPOINT_PREFIX,
     COPYING_KEY,
     GROUP,
+    IDENTITY_KEY,
     LOG_PREFIX,
     RECORD,
     SEAL,
@@ -52,7 +52,7 @@ def dump(
     state_text: formats the body of a checkpoint, which is the encoded state of the store.
     show_bytes: also yield the bytes of every header, field by field.
     """
-    keys = [BIRTH_KEY, WRITER_KEY, COPYING_KEY]
+    keys = [IDENTITY_KEY, WRITER_KEY, COPYING_KEY]
     if only is None:
         keys += [info.key for prefix in (CHECKPOINT_PREFIX, LOG_PREFIX) for info in objects.list(prefix)]
     for key in keys if only is None else [only]:

@@ -48,15 +48,15 @@ from nyala.objects.settle import PATIENCE_S, persist
 from nyala.wal.format import WrongStoreError
 from nyala.wal.objects.format import (
     ANY_GROUP,
-    BIRTH_KEY,
     CHECKPOINT,
     CHECKPOINT_PREFIX,
-    Birth,
+    IDENTITY_KEY,
     CheckpointHeader,
     CheckpointKey,
     Group,
     Kind,
     Slot,
+    StoreIdentity,
     decode_checkpoint,
     decode_group,
 )
@@ -115,24 +115,26 @@ class LiveSlot:
     crc: int
 
 
-def read_birth(env: Env, objects: Objects, patience_s: float = PATIENCE_S) -> Birth | None:
-    """Return the birth object (`nyala.json`) of the store under this prefix; None: no store.
+def read_identity(env: Env, objects: Objects, patience_s: float = PATIENCE_S) -> StoreIdentity | None:
+    """Return `nyala.json` (`nyala.json`) of the store under this prefix; None: no store.
 
     patience_s: how many seconds to repeat a request that gets no answer.
     """
-    data = persist(env, lambda: objects.get(BIRTH_KEY), patience_s=patience_s)
-    return None if data is None else Birth.decode(data, f"{objects.url}/{BIRTH_KEY}")
+    data = persist(env, lambda: objects.get(IDENTITY_KEY), patience_s=patience_s)
+    return None if data is None else StoreIdentity.decode(data, f"{objects.url}/{IDENTITY_KEY}")
 
 
 class LogFollower:
     """Reads the log of one store in a bucket; `read_new` returns new records. Not thread-safe."""
 
-    def __init__(self, env: Env, objects: Objects, birth: Birth, *, patience_s: float = PATIENCE_S) -> None:
+    def __init__(
+        self, env: Env, objects: Objects, identity: StoreIdentity, *, patience_s: float = PATIENCE_S
+    ) -> None:
         self._env = env
         self._objects = objects
         self._patience_s = patience_s
-        self.store_id: Final = birth.store_id
-        self._first = Slot(birth.first_epoch, 0)
+        self.store_id: Final = identity.store_id
+        self._first = Slot(identity.first_epoch, 0)
         # None: begin at the newest checkpoint.
         self._position: Slot | None = None
         self._previous_crc: int | None = None  # None: not known at the first slot

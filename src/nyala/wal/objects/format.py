@@ -1,6 +1,6 @@
 """The keys and layouts of a store's log in a bucket. They are stored: never change them.
 
-    nyala.json                              birth: store id, format version, first epoch; JSON
+    nyala.json                              identity: store id, format version, first epoch; JSON
     log/<epoch>/<n:012>                     slot n of an epoch: a group of records, or a seal
     ckpt/<epoch number:010>-<n:012>-<token> the state before slot n of that epoch
     writer                                  who writes; a hint for people and programs; JSON
@@ -51,7 +51,7 @@ FORMAT_VERSION: Final = 1
 GROUP_MAGIC: Final = b"NyLg"
 CHECKPOINT_MAGIC: Final = b"NyCk"
 
-BIRTH_KEY: Final = "nyala.json"
+IDENTITY_KEY: Final = "nyala.json"
 WRITER_KEY: Final = "writer"
 COPYING_KEY: Final = "copying"
 """The marker of an unfinished copy of a store, in a folder too."""
@@ -601,8 +601,8 @@ def decode_checkpoint(
 
 
 @dataclass(frozen=True)
-class Birth:
-    """The birth object `nyala.json`, which never changes.
+class StoreIdentity:
+    """The `nyala.json` `nyala.json`, which never changes.
 
     A prefix of a bucket is a store if it has this object.
     """
@@ -621,8 +621,8 @@ class Birth:
         )
 
     @classmethod
-    def decode(cls, data: bytes, path: str) -> Birth:
-        """Return the birth object with these bytes.
+    def decode(cls, data: bytes, path: str) -> StoreIdentity:
+        """Return `nyala.json` with these bytes.
 
         Raises: CorruptionError; StorageError for a store of a newer version or in a folder.
         """

@@ -3,7 +3,7 @@
 An *epoch* is the part of the log that one writer writes. A *seal* is an object that ends an epoch
 and names the next one. A process becomes the writer by creating a seal:
 
-    1  Read the birth object `nyala.json`, or create it if it does not exist.
+    1  Read `nyala.json` `nyala.json`, or create it if it does not exist.
     2  Read the log up to its first empty slot. A slot is one numbered object of the log.
     3  Create a seal there. It names the next epoch with a new random token. If another object is
        in the slot by now, create a wall (S7), and continue with 2.
@@ -41,15 +41,15 @@ from nyala.errors import StorageError
 from nyala.mvcc.timestamp import physical_us
 from nyala.objects.base import Objects
 from nyala.objects.settle import PATIENCE_S, persist, settle
-from nyala.wal.objects.follower import Checkpoint, LogEntry, LogFollower, read_birth
+from nyala.wal.objects.follower import Checkpoint, LogEntry, LogFollower, read_identity
 from nyala.wal.objects.format import (
     ANY_GROUP,
-    BIRTH_KEY,
     COPYING_KEY,
-    Birth,
+    IDENTITY_KEY,
     Epoch,
     Seal,
     Slot,
+    StoreIdentity,
     encode_seal,
     is_seal_size,
 )
@@ -89,37 +89,39 @@ def check_clock(now_us: int, timestamp: int) -> None:
         )
 
 
-def create_store(env: Env, objects: Objects, *, patience_s: float = PATIENCE_S) -> Birth:
-    """Return the birth object of the store under this prefix; create it if it does not exist.
+def create_store(env: Env, objects: Objects, *, patience_s: float = PATIENCE_S) -> StoreIdentity:
+    """Return `nyala.json` of the store under this prefix; create it if it does not exist.
 
     Raises: StorageError if there is an unfinished copy of a store, and the errors of
-            `create_birth`.
+            `create_identity`.
     """
-    birth = read_birth(env, objects, patience_s)
-    if birth is not None:
-        return birth
+    identity = read_identity(env, objects, patience_s)
+    if identity is not None:
+        return identity
     if persist(env, lambda: objects.head(COPYING_KEY), patience_s=patience_s) is not None:
         raise StorageError(
             f"there is an unfinished copy of a store at {objects.url!r}: wait for `nyala fs copy`, or run it again if "
             "it was interrupted",
             path=objects.url,
         )
-    mine = Birth(env.randomness.token_hex(16), Epoch(0, env.randomness.token_hex(8)))
-    other = create_birth(env, objects, mine, patience_s=patience_s)
-    return mine if other is None else Birth.decode(other, f"{objects.url}/{BIRTH_KEY}")
+    mine = StoreIdentity(env.randomness.token_hex(16), Epoch(0, env.randomness.token_hex(8)))
+    other = create_identity(env, objects, mine, patience_s=patience_s)
+    return mine if other is None else StoreIdentity.decode(other, f"{objects.url}/{IDENTITY_KEY}")
 
 
-def create_birth(env: Env, objects: Objects, birth: Birth, *, patience_s: float = PATIENCE_S) -> bytes | None:
-    """Create the birth object, and check that the bucket refuses to create it a second time.
+def create_identity(
+    env: Env, objects: Objects, identity: StoreIdentity, *, patience_s: float = PATIENCE_S
+) -> bytes | None:
+    """Create `nyala.json`, and check that the bucket refuses to create it a second time.
 
-    Returns: None; or the bytes of the birth object, if one exists already.
+    Returns: None; or the bytes of `nyala.json`, if one exists already.
     Raises: StorageError if the bucket does not refuse, or if it does not answer (with outcome
     "unknown").
     """
-    other = settle(env, objects, BIRTH_KEY, birth.encode(), patience_s=patience_s)
+    other = settle(env, objects, IDENTITY_KEY, identity.encode(), patience_s=patience_s)
     if other is not None:
         return other
-    if persist(env, lambda: objects.create(BIRTH_KEY, birth.encode()), patience_s=patience_s):
+    if persist(env, lambda: objects.create(IDENTITY_KEY, identity.encode()), patience_s=patience_s):
         raise StorageError(
             f"{objects.url} stores an object again although it exists: this service ignores If-None-Match, so two "
             "writers would lose each other's data. A store cannot be kept here; `nyala fs probe` tests a service",
@@ -134,13 +136,13 @@ def take_over(
     *,
     group_interval_s: float = 0.0,
     patience_s: float = PATIENCE_S,
-    birth: Birth | None = None,
+    identity: StoreIdentity | None = None,
     guard: Callable[[Epoch], None] | None = None,
 ) -> TakenLog:
     """Become the writer of the store under this prefix.
 
     group_interval_s: see `ObjectLog`.
-    birth: the birth object of a new store, if the caller creates it later. Default: read the birth
+    identity: `nyala.json` of a new store, if the caller creates it later. Default: read the identity
            object, or create it.
     guard: called with the epoch (part of the log) of the former writer, before it is ended. It may
            raise an error to stop the take-over.
@@ -148,9 +150,9 @@ def take_over(
     Raises: CorruptionError; StorageError if the bucket does not answer. Then this process is not
             the writer, but the former writer may be fenced.
     """
-    if birth is None:
-        birth = create_store(env, objects, patience_s=patience_s)
-    follower = LogFollower(env, objects, birth, patience_s=patience_s)
+    if identity is None:
+        identity = create_store(env, objects, patience_s=patience_s)
+    follower = LogFollower(env, objects, identity, patience_s=patience_s)
     checkpoint: Checkpoint | None = None
     entries: list[LogEntry] = []
     wall_slots = _WALL_SLOTS

@@ -13,7 +13,7 @@ from tests.unit.wal.conftest import Waiter
 from nyala.env import Bytes, Env, PosixFiles
 from nyala.objects.memory import MemoryObjects
 from nyala.testing import FaultyObjects, ManualClock, SeededRandomness
-from nyala.wal.objects.follower import LogEntry, LogFollower, read_birth
+from nyala.wal.objects.follower import LogEntry, LogFollower, read_identity
 from nyala.wal.objects.format import CheckpointKey, Kind, Slot
 from nyala.wal.objects.take_over import TakenLog, take_over
 from nyala.wal.objects.writer import ObjectLog
@@ -104,9 +104,9 @@ class Bench:
         log.checkpoint(log.border(), body, keep)
 
     def follower(self, objects: Any = None) -> LogFollower:
-        birth = read_birth(self.env, self.bucket)
-        assert birth is not None
-        return LogFollower(self.env, self.bucket.client() if objects is None else objects, birth)
+        identity = read_identity(self.env, self.bucket)
+        assert identity is not None
+        return LogFollower(self.env, self.bucket.client() if objects is None else objects, identity)
 
     def names(self) -> list[str]:
         """Return the records that a new reader finds after the checkpoint."""

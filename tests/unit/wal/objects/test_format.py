@@ -14,7 +14,6 @@ from nyala.wal.objects.format import (
     GROUP,
     RECORD,
     SEAL_SIZE_BYTES,
-    Birth,
     CheckpointHeader,
     CheckpointKey,
     Epoch,
@@ -22,6 +21,7 @@ from nyala.wal.objects.format import (
     Record,
     Seal,
     Slot,
+    StoreIdentity,
     WriterHint,
     decode_checkpoint,
     decode_group,
@@ -228,18 +228,25 @@ def test_keys_sort_in_log_order() -> None:
     assert CheckpointKey.parse(KEY.key) == KEY and CheckpointKey.parse(SLOT.key) is None
 
 
-def test_the_birth_object_is_read_as_it_was_written() -> None:
+def test_the_identity_object_is_read_as_it_was_written() -> None:
     """Invalid ones raise an error."""
-    birth = Birth(STORE, Epoch(0, "a" * 16))
-    assert Birth.decode(birth.encode(), "p") == birth
-    newer = birth.encode().replace(b'"format_version": 1', b'"format_version": 2')
+    identity = StoreIdentity(STORE, Epoch(0, "a" * 16))
+    assert StoreIdentity.decode(identity.encode(), "p") == identity
+    newer = identity.encode().replace(b'"format_version": 1', b'"format_version": 2')
     with pytest.raises(StorageError, match="use a newer one"):
-        Birth.decode(newer, "p")
-    for bad in (b"", b"[]", b"{}", b"\xff", birth.encode()[:-9], birth.encode().replace(b"a" * 16, b"zz")):
+        StoreIdentity.decode(newer, "p")
+    for bad in (
+        b"",
+        b"[]",
+        b"{}",
+        b"\xff",
+        identity.encode()[:-9],
+        identity.encode().replace(b"a" * 16, b"zz"),
+    ):
         with pytest.raises(CorruptionError):
-            Birth.decode(bad, "p")
+            StoreIdentity.decode(bad, "p")
     with pytest.raises(CorruptionError, match="5000 bytes"):
-        Birth.decode(b" " * 5000, "p")
+        StoreIdentity.decode(b" " * 5000, "p")
 
 
 def test_an_invalid_writer_hint_is_ignored() -> None:

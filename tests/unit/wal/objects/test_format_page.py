@@ -9,7 +9,7 @@ import pytest
 
 from nyala.wal.format import Layout
 from nyala.wal.objects import format
-from nyala.wal.objects.format import Birth, Epoch, Kind, Seal, Slot, encode_seal
+from nyala.wal.objects.format import Epoch, Kind, Seal, Slot, StoreIdentity, encode_seal
 
 PAGE = Path(__file__).parents[4] / "docs" / "format" / "object-log.md"
 
@@ -50,7 +50,7 @@ def test_the_tables_of_the_page_are_the_layouts_in_the_bucket(heading: str, layo
         f"({format.GROUP_MAX_BYTES} bytes)",
         f"at most {format.PAYLOAD_MAX_BYTES} |",
         f"every seal has {format.SEAL_SIZE_BYTES} bytes",
-        f"| `{format.BIRTH_KEY}` |",
+        f"| `{format.IDENTITY_KEY}` |",
         f"| `{format.WRITER_KEY}` |",
     ],
 )
@@ -65,11 +65,11 @@ def test_the_kinds_of_the_page_are_those_of_the_code() -> None:
     assert [(int(number), name) for number, name in found] == [(kind, kind.name.lower()) for kind in Kind]
 
 
-def test_the_birth_object_of_the_page_is_what_is_written() -> None:
+def test_the_identity_object_of_the_page_is_what_is_written() -> None:
     """The JSON on the page."""
-    birth = Birth("cd072cd8be6f9f62ac4c09c28206e7e3", Epoch(0, "90aa6b9d27b1bf04"))
+    identity = StoreIdentity("cd072cd8be6f9f62ac4c09c28206e7e3", Epoch(0, "90aa6b9d27b1bf04"))
     block = re.search(r"```json\n(.*?)```", PAGE.read_text(), re.DOTALL)
-    assert block is not None and block[1].encode() == birth.encode()
+    assert block is not None and block[1].encode() == identity.encode()
 
 
 def test_layouts_never_change() -> None:

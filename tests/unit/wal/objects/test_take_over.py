@@ -10,7 +10,7 @@ from nyala.env import Bytes
 from nyala.errors import CorruptionError, FencedError, StorageError
 from nyala.mvcc.timestamp import from_physical
 from nyala.wal.objects import take_over as take_over_module
-from nyala.wal.objects.follower import LogFollower, read_birth
+from nyala.wal.objects.follower import LogFollower, read_identity
 from nyala.wal.objects.take_over import CLOCK_BEHIND_MAX_US, check_clock, create_store
 
 Bench = Any  # the class of conftest.py, which tests cannot import
@@ -22,14 +22,14 @@ def is_first_seal(key: str, body: Bytes, epoch: int) -> bool:
 
 def test_the_first_open_creates_the_store(bench: Bench) -> None:
     """Later opens find it."""
-    assert read_birth(bench.env, bench.bucket) is None
+    assert read_identity(bench.env, bench.bucket) is None
     first, second = bench.take_over(), bench.take_over()
     assert first.checkpoint is None and first.entries == []
     assert first.log.store_id == second.log.store_id
     assert first.log.epoch_name < second.log.epoch_name
 
 
-def test_two_processes_that_create_a_store_at_once_use_one_birth_object(bench: Bench) -> None:
+def test_two_processes_that_create_a_store_at_once_use_one_identity_object(bench: Bench) -> None:
 
     class Late(bench.Wrapper):  # type: ignore[misc,name-defined]
         def create(self, key: str, body: Bytes) -> bool:
@@ -37,8 +37,8 @@ def test_two_processes_that_create_a_store_at_once_use_one_birth_object(bench: B
                 create_store(bench.env, bench.bucket)
             return bool(self.inner.create(key, body))
 
-    birth = create_store(bench.env, Late(bench.bucket))
-    assert birth == read_birth(bench.env, bench.bucket)
+    identity = create_store(bench.env, Late(bench.bucket))
+    assert identity == read_identity(bench.env, bench.bucket)
 
 
 def test_the_new_writer_has_all_records_and_the_old_one_is_fenced(bench: Bench) -> None:
@@ -258,8 +258,8 @@ def test_every_request_of_a_take_over_may_fail_once(bench: Bench, fault: str) ->
     assert number > 8
 
 
-def test_a_damaged_birth_object_is_an_error(bench: Bench) -> None:
-    """A damaged birth object raises an error, and the store is not created again."""
+def test_a_damaged_identity_object_is_an_error(bench: Bench) -> None:
+    """A damaged `nyala.json` raises an error, and the store is not created again."""
     bench.log()
     bench.damage("nyala.json", 0)
     with pytest.raises(CorruptionError):

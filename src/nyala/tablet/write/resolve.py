@@ -10,12 +10,12 @@ are then combined to one *effect*, which is logged and applied:
     delete  k4                  k4 does not exist          none: the upsert creates k4 and the
                                                            delete removes it (W4)
 
-`prepare` has converted, routed and sorted the rows. `settle` runs under the commit lock. It looks
+`prepare` has converted, routed and sorted the rows. `resolve` runs under the commit lock. It looks
 up each key once (`locate`), and changes no stored state.
 
 In a single operation, all rows have the same columns. So one row decides for its key: the first row
 of an insert or a delete, the last row of an upsert or an update. Several operations on one table,
-and rows with different columns, are resolved by `settle_rows`, which takes up to twice as long.
+and rows with different columns, are resolved by `resolve_rows`, which takes up to twice as long.
 
 Invariants
     S1  A key has at most one effect in a batch (W4), or several updates of different columns. So
@@ -49,13 +49,13 @@ from nyala.tablet.state.root import TableState
 from nyala.tablet.write.effects import (
     Effect,
     OperationCounts,
-    Settlement,
+    ResolvedBatch,
     missing_row_text,
     present_text,
     repeated_text,
 )
 from nyala.tablet.write.prepare import PreparedOperation, missing_text
-from nyala.tablet.write.settle_rows import settle_rows
+from nyala.tablet.write.resolve_rows import resolve_rows
 
 
 def _copy(errors: RowErrors) -> RowErrors:
@@ -78,46 +78,48 @@ class _Keys:
     touched: np.ndarray
 
 
-def settle(table: TableState, operations: Sequence[PreparedOperation], at: int | None = None) -> Settlement:
+def resolve(
+    table: TableState, operations: Sequence[PreparedOperation], at: int | None = None
+) -> ResolvedBatch:
     """Resolve `operations`, all on `table`: decide what each row does. Requires the commit lock.
 
     at: for a transaction's private table, the moment at which keys are looked up; None: now.
     """
     # This function adds errors to copies, because a batch that is too large for the log is resolved
     # twice.
-    settlement = Settlement(
+    resolved = ResolvedBatch(
         table, operations=operations, errors=[_copy(operation.errors) for operation in operations]
     )
     if len(operations) > 1 or not _is_uniform(operations[0]):
-        settle_rows(table, operations, settlement, at)
-        return settlement
+        resolve_rows(table, operations, resolved, at)
+        return resolved
     (operation,) = operations
     located = locate(table, operation.keys, operation.tablets, at=at)
-    settlement.rowsets = located.rowsets
-    if len(operation.keys) == 1 and _settle_one(settlement, located):
-        return settlement
+    resolved.rowsets = located.rowsets
+    if len(operation.keys) == 1 and _resolve_one(resolved, located):
+        return resolved
     existed = located.codes != ABSENT
     state = _Keys(existed, existed.copy(), np.zeros(len(existed), np.bool_))
-    counts, winners = _decide(table, operation, state, settlement.errors[0])
-    settlement.counts = [counts]
-    _fold(settlement, operation, winners, state, located)
-    return settlement
+    counts, winners = _decide(table, operation, state, resolved.errors[0])
+    resolved.counts = [counts]
+    _fold(resolved, operation, winners, state, located)
+    return resolved
 
 
 def _is_uniform(operation: PreparedOperation) -> bool:
-    """Whether a single row of each key decides what happens to the key. If not, use `settle_rows`."""
+    """Whether a single row of each key decides what happens to the key. If not, use `resolve_rows`."""
     remembers = operation.sequence is not None and operation.name == "delete"
     # Of several upserts of a new key, the first sets immutable columns, and the last the others.
     mixed = operation.name == "upsert" and not operation.is_distinct and bool(operation.schema.immutable_ids)
     return operation.codes is None and not operation.given and not remembers and not mixed
 
 
-def _settle_one(settlement: Settlement, located: Located) -> bool:
+def _resolve_one(resolved: ResolvedBatch, located: Located) -> bool:
     """Resolve an operation with a single row quickly, if the row inserts or updates without error.
 
     Returns False, and changes nothing, in all other cases. The result is that of the general code.
     """
-    table, (operation,) = settlement.table, settlement.operations
+    table, (operation,) = resolved.table, resolved.operations
     if operation.row_count != 1:
         return False
     existed = int(located.codes[0]) != ABSENT
@@ -132,11 +134,11 @@ def _settle_one(settlement: Settlement, located: Located) -> bool:
         if operation.name not in ("insert", "upsert") or operation.missing:
             return False
         kind, places, counts, has_effect = "insert", located.ghosts, OperationCounts(inserted=1), True
-    settlement.counts = [counts]
+    resolved.counts = [counts]
     if has_effect:
         whole = len(columns) == len(given)
         ready = operation.ready if whole else None
-        settlement.effects.append(
+        resolved.effects.append(
             Effect(
                 kind,
                 operation.keys,
@@ -153,7 +155,7 @@ def _settle_one(settlement: Settlement, located: Located) -> bool:
 
 def _may_change(operation: PreparedOperation, column: ColumnSchema) -> bool:
     """Whether the operation may set this column in rows that exist."""
-    return not column.immutable or operation.rewrites
+    return not column.immutable or operation.sets_immutable
 
 
 def _value_or_default(columns: Mapping[int, Column], column: ColumnSchema) -> Column:
@@ -262,7 +264,7 @@ def _last_rows(operation: PreparedOperation, losing: np.ndarray) -> tuple[np.nda
 
 
 def _fold(
-    settlement: Settlement,
+    resolved: ResolvedBatch,
     operation: PreparedOperation,
     winners: np.ndarray,
     state: _Keys,
@@ -272,7 +274,7 @@ def _fold(
 
     winners: for each key, the number of the row that supplies its values.
     """
-    table, keys, tablets = settlement.table, operation.keys, operation.tablets
+    table, keys, tablets = resolved.table, operation.keys, operation.tablets
     existed, alive = state.existed, state.alive
 
     def add(kind: str, at: np.ndarray, columns: Sequence[ColumnSchema]) -> None:
@@ -282,7 +284,7 @@ def _fold(
         places = located.ghosts if kind == "insert" else located.rowids
         rows = winners if whole else winners[at]
         values, batch, message = _columns(table, operation, rows, (*table.schema.key_columns, *columns))
-        settlement.effects.append(
+        resolved.effects.append(
             Effect(
                 kind,
                 keys if whole else keys.take(at),

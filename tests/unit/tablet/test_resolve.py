@@ -1,6 +1,6 @@
-"""Settling (resolving) a batch, compared with a simple model that works row by row in Python.
+"""Resolving (resolving) a batch, compared with a simple model that works row by row in Python.
 
-Settling changes nothing, so one store serves all examples. Its keys are in each possible state: in
+Resolving changes nothing, so one store serves all examples. Its keys are in each possible state: in
 memory, on disk, dead here and live there, in a frozen MemRowSet, in one tablet or several.
 Hypothesis draws batches over these keys.
 """
@@ -33,9 +33,9 @@ from nyala.rowset.disk_rowset import DiskRowSet
 from nyala.rowset.mem_rowset import MemRowSet
 from nyala.tablet.state.locate import ABSENT, locate
 from nyala.tablet.state.root import TableState
-from nyala.tablet.write.effects import Effect, Settlement
+from nyala.tablet.write.effects import Effect, ResolvedBatch
 from nyala.tablet.write.prepare import prepare
-from nyala.tablet.write.settle import settle
+from nyala.tablet.write.resolve import resolve
 
 Key = tuple[Any, ...]
 Row = dict[str, Any]
@@ -136,7 +136,7 @@ VALUES: dict[str, Any] = {
 
 @pytest.fixture(scope="module", params=["one tablet", "partitions"])
 def world(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    db = open_database(tmp_path_factory.mktemp("settle") / "s")
+    db = open_database(tmp_path_factory.mktemp("resolve") / "s")
     # In another order than the states, so that rows must be sorted.
     keys: dict[str, Key]
     if request.param == "one tablet":
@@ -244,14 +244,14 @@ def oracle(world: World, operations: list[Operation]) -> Expected:
     return expected
 
 
-# --- checks of a settled batch --------------------------------------------------------------------------
+# --- checks of a resolved batch --------------------------------------------------------------------------
 
 
-def prepared(world: World, operations: list[Operation]) -> Settlement:
+def prepared(world: World, operations: list[Operation]) -> ResolvedBatch:
     table = world.table
     ready = [prepare(table, op.name, op.data(world), ignore=op.ignore) for op in operations]
     with world.db._writer().commit_lock:
-        return settle(table, ready)
+        return resolve(table, ready)
 
 
 def effect_rows(world: World, effect: Effect) -> dict[Key, Row]:
@@ -280,7 +280,7 @@ def effect_rows(world: World, effect: Effect) -> dict[Key, Row]:
     return {key: {name: values[index] for name, values in arrays.items()} for index, key in enumerate(keys)}
 
 
-def check_places(world: World, settlement: Settlement, effect: Effect) -> None:
+def check_places(world: World, resolved: ResolvedBatch, effect: Effect) -> None:
     """Check the rowid of each row of an effect.
 
     For an update or delete it is that of the live row. For an insert it is that of the dead row in the
@@ -294,32 +294,32 @@ def check_places(world: World, settlement: Settlement, effect: Effect) -> None:
             assert effect.codes[index] == ABSENT
             assert rowid == int(tablet.memory.find(key)[0])
         else:
-            ordinal, rowset = settlement.rowsets[effect.codes[index]]
+            ordinal, rowset = resolved.rowsets[effect.codes[index]]
             assert ordinal == effect.tablets[index]
             assert int(rowset.find(key)[0]) == rowid >= 0 and rowset.live(np.array([rowid])).all()
 
 
-def compare(world: World, operations: list[Operation]) -> Settlement:
+def compare(world: World, operations: list[Operation]) -> ResolvedBatch:
     expected = oracle(world, operations)
-    settlement = prepared(world, operations)
-    assert [(c.inserted, c.updated, c.deleted, c.ignored) for c in settlement.counts] == expected.counts
+    resolved = prepared(world, operations)
+    assert [(c.inserted, c.updated, c.deleted, c.ignored) for c in resolved.counts] == expected.counts
     found_errors = [
-        dict(zip(errors.rows.tolist(), list(errors.codes), strict=True)) for errors in settlement.errors
+        dict(zip(errors.rows.tolist(), list(errors.codes), strict=True)) for errors in resolved.errors
     ]
     assert found_errors == expected.errors
-    assert settlement.failed == any(expected.errors)
+    assert resolved.failed == any(expected.errors)
     found: dict[str, dict[Key, Row]] = {"insert": {}, "update": {}, "delete": {}}
-    for effect in settlement.effects:
+    for effect in resolved.effects:
         rows = effect_rows(world, effect)
         for key, values in rows.items():
             known = found[effect.kind].setdefault(key, {})
             assert not known.keys() & values.keys() and (effect.kind == "update" or not known), "S1"
             known |= values
-        check_places(world, settlement, effect)
+        check_places(world, resolved, effect)
     assert found["insert"] == expected.inserts
     assert found["update"] == expected.updates
     assert found["delete"] == {key: {} for key in expected.deletes}
-    return settlement
+    return resolved
 
 
 # --- Hypothesis -----------------------------------------------------------------------------------------

@@ -1,7 +1,7 @@
 """Decides what the rows of a batch do, if the batch has several operations or its rows have
 different columns.
 
-`settle` handles a single operation with the same columns in all rows, and this module all other
+`resolve` handles a single operation with the same columns in all rows, and this module all other
 batches. Rows take effect in the order of the batch. The rows are sorted by key, and step n decides
 the n-th row of every key:
 
@@ -16,7 +16,7 @@ delete, the rows before it no longer count. If neither this row nor a later row 
 column gets its default.
 
 Cost: O(columns) Arrow and NumPy calls, and some NumPy calls per step.
-Invariants: those of `settle`.
+Invariants: those of `resolve`.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from nyala.tablet.write.effects import (
     UPDATED,
     Effect,
     OperationCounts,
-    Settlement,
+    ResolvedBatch,
     missing_row_text,
     present_text,
     repeated_text,
@@ -102,22 +102,22 @@ class _Keys:
         self.deleter = np.full(len(existed), -1, np.int64)  # the last delete with a sequence
 
 
-def settle_rows(
-    table: TableState, operations: Sequence[PreparedOperation], settlement: Settlement, at: int | None
+def resolve_rows(
+    table: TableState, operations: Sequence[PreparedOperation], resolved: ResolvedBatch, at: int | None
 ) -> None:
-    """Resolve `operations` in their order, and add effects, counts and errors to `settlement`.
+    """Resolve `operations` in their order, and add effects, counts and errors to `resolved`.
 
     at: for a transaction's private table, the moment at which keys are looked up; None: now.
     """
     keys, tablets, rows = _combined(table, operations)
     located = locate(table, keys, tablets, at=at)
-    settlement.rowsets = located.rowsets
+    resolved.rowsets = located.rowsets
     state = _Keys(located.codes != ABSENT)
     needs = _needs(table, operations, rows)
     for positions in turns(np.bincount(rows.key)):
         _decide(positions, rows, state, needs)
-    _report(table, operations, settlement, rows, needs)
-    _fold(settlement, operations, rows, state, keys, tablets, located)
+    _report(table, operations, resolved, rows, needs)
+    _fold(resolved, operations, rows, state, keys, tablets, located)
 
 
 def distinct_keys(
@@ -224,37 +224,37 @@ def _decide(at: np.ndarray, rows: _Rows, state: _Keys, needs: Sequence[tuple[str
 def _report(
     table: TableState,
     operations: Sequence[PreparedOperation],
-    settlement: Settlement,
+    resolved: ResolvedBatch,
     rows: _Rows,
     needs: Sequence[tuple[str, np.ndarray]],
 ) -> None:
-    """Add the counts, row outcomes and row errors of all operations to `settlement`."""
+    """Add the counts, row outcomes and row errors of all operations to `resolved`."""
     for index, operation in enumerate(operations):
         mine = rows.operation == index
         number = rows.row[mine]
         outcome = np.full(operation.row_count, FAILED, np.int8)
-        outcome[operation.passed_over] = IGNORED
+        outcome[operation.ignored_rows] = IGNORED
         outcome[number] = rows.outcome[mine]
-        settlement.outcomes[index] = outcome
+        resolved.outcomes[index] = outcome
         counted = np.bincount(outcome, minlength=FAILED + 1).tolist()
-        settlement.counts.append(
+        resolved.counts.append(
             OperationCounts(counted[INSERTED], counted[UPDATED], counted[DELETED], counted[IGNORED])
         )
         failed = np.flatnonzero(mine & (rows.outcome == FAILED))
         if len(failed):
-            _add_errors(table, settlement, index, rows, failed, needs)
+            _add_errors(table, resolved, index, rows, failed, needs)
 
 
 def _add_errors(
     table: TableState,
-    settlement: Settlement,
+    resolved: ResolvedBatch,
     index: int,
     rows: _Rows,
     failed: np.ndarray,
     needs: Sequence[tuple[str, np.ndarray]],
 ) -> None:
     """Add an error for each row in `failed`; all are rows of the operation at `index`."""
-    errors, kind = settlement.errors[index], rows.kind[failed]
+    errors, kind = resolved.errors[index], rows.kind[failed]
     for update, name in ((True, "update"), (False, "delete")):
         lost = failed[kind == (UPDATE if update else DELETE)]
         errors.add(rows.row[lost], NOT_FOUND, missing_row_text(table, name))
@@ -278,7 +278,7 @@ def _add_errors(
 
 
 def _fold(
-    settlement: Settlement,
+    resolved: ResolvedBatch,
     operations: Sequence[PreparedOperation],
     rows: _Rows,
     state: _Keys,
@@ -289,11 +289,11 @@ def _fold(
     """Add the effects that bring each key to its final state."""
     if not len(keys):
         return
-    table = settlement.table
+    table = resolved.table
     applied = (rows.outcome == INSERTED) | (rows.outcome == UPDATED)
     # Rows before the last creation of their key supply no values.
     applied &= np.arange(len(rows)) >= state.maker[rows.key]
-    rewriting = np.array([operation.rewrites for operation in operations])[rows.operation]
+    rewriting = np.array([operation.sets_immutable for operation in operations])[rows.operation]
 
     def may_set(column: ColumnSchema) -> np.ndarray | bool:
         """Return a mask of the rows that may set the column; True: all rows may.
@@ -318,7 +318,7 @@ def _fold(
             return
         needed = (*table.schema.key_columns, *columns)
         places = located.ghosts if kind in ("insert", "tombstone") else located.rowids
-        settlement.effects.append(
+        resolved.effects.append(
             Effect(
                 kind,
                 keys.take(at),
