@@ -1,8 +1,12 @@
-"""The process that a script kills. It reads statements and writes what they print, each as a line of JSON.
+"""A server that forks processes, which run the statements of a script and can be killed.
 
-A server process that has imported everything forks it, because the imports take longer than a script. The
-server receives two kinds of messages on a socket. For a folder and the descriptor of a socket for statements, it
-answers the pid of a new process. For a pid, it answers the exit code after the process has ended.
+The server imports all modules before it forks, because the imports take longer than a script. It receives
+two kinds of messages on a socket:
+
+- a folder and the descriptor of another socket: it forks a process, and answers with its pid;
+- a pid: it waits until this process has ended, and answers with its exit code.
+
+The forked process reads statements from its socket, one JSON line each, and writes their output as JSON lines.
 """
 
 from __future__ import annotations
@@ -28,6 +32,7 @@ MODULES = ["nyala.api.table", "pandas"] + [
 
 
 def run(folder: Path, descriptor: int) -> None:
+    """Run the statements of a socket on a store in the folder."""
     interpreter = Interpreter(folder)
     with socket.socket(fileno=descriptor) as statements, statements.makefile("rw") as lines:
         for line in lines:

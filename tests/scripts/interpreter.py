@@ -92,7 +92,7 @@ COLUMN = r"(\w+):(\w+(?:\([\d,]+\))?)(\?)?(?:=(.*))?"
 
 
 class Interpreter:
-    """One process's hold on the store. `run` takes a statement and returns what it prints."""
+    """Runs statements on a store. `run` takes a statement and returns the lines that it prints."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -101,7 +101,7 @@ class Interpreter:
         self._batch: list[tuple[str, str, list[dict[str, Any]]]] | None = None
         self._batch_at: int | None = None
         self._transactions: dict[str, nyala.Transaction] = {}
-        self._transaction: nyala.Transaction | None = None  # of the statement that runs
+        self._transaction: nyala.Transaction | None = None  # that the present statement uses
 
     @property
     def db(self) -> Database:
@@ -112,7 +112,7 @@ class Interpreter:
 
     @property
     def _source(self) -> Any:
-        """Where a statement finds its tables: the store, or a transaction."""
+        """The database, or the transaction of the present statement."""
         return self._transaction or self.db
 
     def run(self, statement: str) -> list[str]:
@@ -124,7 +124,7 @@ class Interpreter:
             finally:
                 self._transaction = None
         at = None
-        if word not in COMPACTIONS:  # their inner statement has a time of its own
+        if word not in COMPACTIONS:  # the @ in a compaction belongs to its inner statement
             match = re.search(r"(?:^|\s)@(\d+)", rest)
             if match is not None:
                 at, rest = int(match[1]), rest[: match.start()] + rest[match.end() :]
@@ -222,7 +222,7 @@ class Interpreter:
         if ignore:
             options["on_conflict" if operation == "insert" else "on_missing"] = "ignore"
         result = getattr(self._source[name], operation)(rows, **options)
-        # A script that says @10 must get a timestamp of microsecond 10, or it would not test what it says.
+        # A write with @10 must get a timestamp of microsecond 10. Otherwise the script is wrong.
         assert at is None or result.timestamp >> 12 == at, f"@{at} wrote at {result.timestamp >> 12}"
         if options.get("errors"):
             bad = zip(*(result.errors[name].to_pylist() for name in ("row", "code")), strict=True)
@@ -406,7 +406,7 @@ class Interpreter:
             for plan in _plans(kind, table.schema, tablet.rowsets, options):
                 if compact(store, table.id, tablet.id, plan, run_here(store), phase=phase) is None:
                     printed.append("given up")
-        assert not waiting, f"{during[1]!r} never had its turn"
+        assert not waiting, f"{during[1]!r} was not executed"
         return printed
 
     # ------------------------------------------------------------------------------------------ process and clock

@@ -122,9 +122,9 @@ class Outcome:
 
 
 class SqlRunner:
-    """A store, and a DuckDB that executes the same statements.
+    """Executes statements on a store and on a DuckDB database, and compares their results.
 
-    connect: opens the store. Default: a store in the folder, with a clock that the runner sets.
+    connect: opens the store. The default opens a store in `folder`, with a clock that the runner advances.
     """
 
     def __init__(self, folder: Path, connect: Callable[[], Database] | None = None) -> None:
@@ -156,7 +156,10 @@ class SqlRunner:
         self.db.close()
 
     def run(self, block: Block) -> list[str]:
-        """Run the block. Returns what it prints. Raises: AssertionError if DuckDB has another outcome."""
+        """Run the block and return the lines that it prints.
+
+        Raises: AssertionError if DuckDB has another outcome.
+        """
         expected = iter(block.expected or ())
         printed: list[str] = []
         problems: list[str] = []
@@ -190,7 +193,7 @@ class SqlRunner:
         return printed
 
     def check(self) -> None:
-        """Check that both have the same rows, also after the store was opened again, and that the store is sound."""
+        """Check that the store is sound and has the rows of DuckDB, also after a reopen."""
         self._compare()
         self.db.close()
         self._open()
@@ -213,7 +216,7 @@ class SqlRunner:
         self._let_time_pass()
 
     def _filled(self, text: str) -> str:
-        """Return the statement with the moments that it names."""
+        """Return the statement, with `{a}` and `{a.version}` replaced by remembered moments."""
         for name, (time, version) in self._moments.items():
             text = text.replace(f"{{{name}}}", time).replace(f"{{{name}.version}}", str(version))
         return text
@@ -248,7 +251,10 @@ class SqlRunner:
         return Outcome(_lines(text, rows), columns)
 
     def _printed(self, outcome: Outcome, expected: Iterator[str]) -> list[str]:
-        """Return the lines of the outcome. expected: words of an error's message, which are printed if it has them."""
+        """Return the lines of the outcome.
+
+        An error is printed with the words that the script expects, if its message has them.
+        """
         if outcome.error is None:
             for _ in outcome.lines:
                 next(expected, "")

@@ -114,7 +114,7 @@ class Killable:
             self._lines = self._socket.makefile("r")
         self._socket.sendall(json.dumps(statement).encode() + b"\n")
         answer = self._lines.readline()
-        if not answer and statement.endswith(": kill"):  # it ended in the middle of a statement
+        if not answer and statement.endswith(": kill"):  # the process was killed during the statement
             self.kill()
             return []
         assert answer, f"the process died at {statement!r}"
@@ -143,7 +143,7 @@ def test_script(path: Path, request: pytest.FixtureRequest) -> None:
 
 def run_script(path: Path, folder: Path, request: pytest.FixtureRequest) -> None:
     blocks = parse(path.read_text())
-    assert any(block.has_expectation for block in blocks), "a script that expects nothing tests nothing"
+    assert any(block.has_expectation for block in blocks), "the script has no expected output"
     kills = any(statement.endswith("kill") for block in blocks for statement in block.statements)
     runner: Killable | Interpreter = (
         Killable(request.getfixturevalue("processes"), folder) if kills else Interpreter(folder)

@@ -1,4 +1,4 @@
-"""The pages docs/format/catalog.md and lease-and-lock.md agree with the code, to the byte."""
+"""The pages docs/format/catalog.md and lease-and-lock.md match the code byte for byte."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LEASE_TEXT = " ".join(LEASE_PAGE.split())
 
 
 def hex_of(page: str, first: str, last: str) -> list[bytes]:
-    """The bytes of each line of a hex listing between these two labels."""
+    """Return the bytes of the lines of a hex listing between two labels."""
     begin, end = page.index(first), page.index(last)
     lines = page[page.rindex("```", 0, begin) : page.index("```", end)].splitlines()[1:]
     rows = [re.match(r"\s*(\d+)    ((?:[0-9a-f]{2} {1,2})+)", line) for line in lines]
@@ -33,7 +33,7 @@ def hex_of(page: str, first: str, last: str) -> list[bytes]:
 
 
 def test_the_page_lists_every_entry_and_field_in_order() -> None:
-    """The page of the catalogue's format describes exactly the shapes of `codec`."""
+    """The page describes exactly the entries and fields of `codec`."""
     sections = re.split(r"^### `(\w+)`$", CATALOG_PAGE.split("## Worked example")[0], flags=re.MULTILINE)[1:]
     page = {
         name: re.findall(r"^\| `(\w+)` \| ([^|]+) \|", text, flags=re.MULTILINE)

@@ -484,9 +484,9 @@ def resident_mb() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * 4 // 1024
 
 
-def until(true: Callable[[], bool]) -> None:
+def wait_until(condition: Callable[[], bool]) -> None:
     for _ in range(2000):
-        if true():
+        if condition():
             return
         time.sleep(0.005)
     raise AssertionError("the condition did not become true")
@@ -505,10 +505,10 @@ def test_a_header_allocates_no_memory(serve: Serve, tmp_path: Path) -> None:
             refused = stack.enter_context(connected(tmp_path))
             refused.sendall(head_of(*lengths))
             assert refused.recv(1) == bytes([handover_channel.UNREADABLE])
-        until(lambda: len(server._workers) == 30)
+        wait_until(lambda: len(server._workers) == 30)
         assert resident_mb() - before < 60
         assert call(tmp_path, {"still": 1})[0]["request"] == {"still": 1}
-    until(lambda: not server._workers and not server._memory.taken_bytes)
+    wait_until(lambda: not server._workers and not server._memory.taken_bytes)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
@@ -535,7 +535,7 @@ def test_requests_of_all_clients_share_one_limit(serve: Serve, tmp_path: Path) -
         with contextlib.suppress(ConnectionError):
             client.sendall(head_of(30 << 20) + sent)
         clients.append(client)
-    until(lambda: len(server._reading) <= 2)
+    wait_until(lambda: len(server._reading) <= 2)
     assert 24 << 20 <= server._memory.taken_bytes <= handover_channel.REQUESTS_MAX_BYTES
     statuses = []
     for client in clients:
@@ -548,7 +548,7 @@ def test_requests_of_all_clients_share_one_limit(serve: Serve, tmp_path: Path) -
         call(tmp_path, {"a": "x" * (20 << 20)})
     for client in clients:
         client.close()
-    until(lambda: not server._memory.taken_bytes)
+    wait_until(lambda: not server._memory.taken_bytes)
     assert len(call(tmp_path, {"a": "x" * (20 << 20)})[0]["request"]["a"]) == 20 << 20
 
 
@@ -596,7 +596,7 @@ def test_a_client_that_sends_byte_by_byte_is_dropped(
             for _ in range(2000):
                 slow.sendall(b" ")
                 time.sleep(0.01)
-    until(lambda: not server._workers)
+    wait_until(lambda: not server._workers)
 
 
 def test_only_the_same_user_can_connect(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

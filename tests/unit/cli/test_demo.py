@@ -24,7 +24,7 @@ def small(monkeypatch: Any) -> None:
 
 
 @pytest.fixture
-def alone(small: None, monkeypatch: Any) -> None:
+def without_second_process(small: None, monkeypatch: Any) -> None:
     """Make the demo small, without its second process, whose start would take most of the time."""
     monkeypatch.setattr(demo_module, "_second_process", lambda folder, table: None)
 
@@ -55,13 +55,15 @@ def test_the_demo_in_a_process(tmp_path: Path) -> None:
     assert then.returncode == 0 and len(then.stdout.splitlines()) == 6, then.stderr
 
 
-def test_in_json(run: Run, tmp_path: Path, alone: None) -> None:
+def test_in_json(run: Run, tmp_path: Path, without_second_process: None) -> None:
     found = run("demo", tmp_path / "d", "--json").json
     assert (found["table"], found["rows"]) == ("metrics", 3000)
     assert found["before"]["timestamp"] < found["timestamp"] and found["seconds"] > 0
 
 
-def test_the_store_has_the_rows_that_the_demo_describes(run: Run, tmp_path: Path, alone: None) -> None:
+def test_the_store_has_the_rows_that_the_demo_describes(
+    run: Run, tmp_path: Path, without_second_process: None
+) -> None:
     output = run("demo", tmp_path / "d").stdout
     at = re.search(r"--at (\d+)", output)
     assert at is not None
@@ -74,7 +76,7 @@ def test_the_store_has_the_rows_that_the_demo_describes(run: Run, tmp_path: Path
     assert {row["unit"] for row in now} == {"%"}
 
 
-def test_a_second_demo_replaces_the_table(run: Run, tmp_path: Path, alone: None) -> None:
+def test_a_second_demo_replaces_the_table(run: Run, tmp_path: Path, without_second_process: None) -> None:
     for _ in range(2):
         assert run("demo", tmp_path / "d", "--json").json["rows"] == 3000
     assert run("table", "stats", tmp_path / "d", "--json").json["tables"][0]["rows"] == 3000
@@ -98,7 +100,7 @@ def test_a_folder_with_other_files_or_tables_is_refused(run: Run, tmp_path: Path
     assert run("demo", tmp_path / "file", code=1).stdout == ""
 
 
-def test_ctrl_c_in_the_demo(run: Run, tmp_path: Path, alone: None, monkeypatch: Any) -> None:
+def test_ctrl_c_in_the_demo(run: Run, tmp_path: Path, without_second_process: None, monkeypatch: Any) -> None:
     """After Ctrl-C the store can be read, and the next demo works."""
 
     def interrupted(*arguments: object) -> None:

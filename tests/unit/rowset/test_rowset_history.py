@@ -209,7 +209,7 @@ class MiniTablet:
                 file = self.open_delta(delta_entry(self.take_id(), 0, path, written))
                 self.disk[index] = rowset.with_merged_redo(rowset.redo[-2:], file)
 
-    def bring_in(self, column_ids: set[int]) -> None:
+    def compact_major(self, column_ids: set[int]) -> None:
         """Do a major delta compaction of these columns for every rowset that has REDO in files."""
         types = {c.id: c.type for c in self.schema.columns}
         for index, rowset in enumerate(self.disk):
@@ -366,7 +366,7 @@ def test_any_history_reads_like_the_dict_of_versions(kind, script, cached):
                 tablet.flush(max(0, tablet.now - step))
             elif isinstance(step, frozenset):
                 ids = [LIVENESS, *(c.id for c in SCHEMAS[kind].value_columns)]
-                tablet.bring_in({ids[place] for place in step})
+                tablet.compact_major({ids[place] for place in step})
             elif isinstance(step, tuple):
                 tablet.merge_rowsets(slice(step[0], step[0] + step[1]))
             else:

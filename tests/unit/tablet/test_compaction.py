@@ -205,8 +205,11 @@ KINDS: dict[str, tuple[Callable[..., Any], tuple[str, str]]] = {
 }
 
 PHASES = ("reserved", "written")
-IN_THE_GATE = ("minor", "merge")
-BY_NIGHT = [pytest.param(kind, marks=() if kind in IN_THE_GATE else pytest.mark.long) for kind in KINDS]
+# Other kinds run only with the tests marked `long`.
+KINDS_IN_EVERY_RUN = ("minor", "merge")
+KIND_PARAMETERS = [
+    pytest.param(kind, marks=() if kind in KINDS_IN_EVERY_RUN else pytest.mark.long) for kind in KINDS
+]
 
 
 @pytest.mark.parametrize(("mutation", "kind"), in_turns(MUTATIONS, KINDS))
@@ -235,7 +238,7 @@ def test_writes_in_any_phase_are_neither_lost_nor_doubled(db: Database, kind: st
     assert db["t"].count("a = 1 AND k < 9") == 9
 
 
-@pytest.mark.parametrize("kind", BY_NIGHT)
+@pytest.mark.parametrize("kind", KIND_PARAMETERS)
 def test_a_process_killed_in_any_phase_loses_nothing_and_leaves_no_file(
     folder: Path, db: Database, kind: str
 ) -> None:
@@ -256,12 +259,12 @@ def test_a_process_killed_in_any_phase_loses_nothing_and_leaves_no_file(
     everything("collected")
     for image, moments in images:
         with open_database(image) as again:
-            of_then = Recorded(again)
-            of_then.moments = moments
-            of_then.check()
+            recorded_then = Recorded(again)
+            recorded_then.moments = moments
+            recorded_then.check()
             no_orphan(again)
             again["t"].compact()
-            of_then.check()
+            recorded_then.check()
             again["t"].upsert({"k": list(range(9)), "a": [1] * 9})  # each key is live in one rowset
             assert again["t"].count("a = 1 AND k < 9") == 9
 
@@ -722,7 +725,7 @@ def test_n3_other_calls_do_not_wait_for_a_compaction(db: Database) -> None:
 # --- failures ---------------------------------------------------------------------------------------------
 
 
-def to_fail(db: Database, work: str) -> Recorded:
+def table_with_work(db: Database, work: str) -> Recorded:
     """Create a table with something to do for this kind of work."""
     recorded = two_rowsets(db)
     if work == "undo":
@@ -745,7 +748,7 @@ def test_c4_after_a_failed_write_nothing_changes_and_no_file_stays(
     """After a full disk or a bad sector, the inputs can be reserved again, and the next try succeeds."""
     files = FaultyFiles(system_files(), kind=kind, only=lambda op: "/data/" in op.path)
     with open_database(folder / "s", files=files) as db:
-        recorded = to_fail(db, work)
+        recorded = table_with_work(db, work)
         before, version = data_files(db.path), db._writer().state.version
         for fail_at in range(1, 100):
             files.fail_at = len(files.operations) + fail_at
@@ -801,16 +804,16 @@ def test_c4_a_failed_catalogue_change_changes_nothing(
     db: Database, work: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The inputs still have the changes made during the compaction, and the outputs are removed."""
-    recorded = to_fail(db, work)
+    recorded = table_with_work(db, work)
     store = db._writer()
     before = data_files(db.path)
 
     def refused(change: Any) -> None:
-        raise StorageError("the catalogue cannot be written: made so by the test")
+        raise StorageError("the catalogue cannot be written: raised by the test")
 
     with monkeypatch.context() as patch:
         patch.setattr(store, "_commit", refused)
-        with pytest.raises(StorageError, match="made so"):
+        with pytest.raises(StorageError, match="raised by the test"):
             FAILING[work](db)
     assert data_files(db.path) == before
     recorded.check()
@@ -860,7 +863,7 @@ def test_a_store_that_cannot_write_is_not_compacted(db: Database) -> None:
 @pytest.mark.parametrize("work", FAILING)
 def test_jobs_and_outputs_can_be_sent_as_json(db: Database, work: str) -> None:
     """A worker process opens no catalogue, so the job must contain everything that it needs."""
-    recorded = to_fail(db, work)
+    recorded = table_with_work(db, work)
     kinds = []
 
     def elsewhere(store: Any) -> Any:

@@ -160,7 +160,7 @@ def test_n2_a_failed_tablet_is_delayed_longer_each_time(
     def failing(store: Any, table_id: int, *arguments: Any) -> Any:
         if table_id == bad:
             tried.append(clock.monotonic_s())
-            raise StorageError("made so by the test")
+            raise StorageError("raised by the test")
         return real(store, table_id, *arguments)
 
     monkeypatch.setattr(compactor, "compact", failing)

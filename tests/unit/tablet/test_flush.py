@@ -113,7 +113,7 @@ def test_a_flush_changes_no_row_at_any_moment(both: tuple[Database, Database], r
         def late(during: Any = during, how: str = how) -> None:
             perform(during)
             if how == "fails":
-                raise StorageError("made so by the test")
+                raise StorageError("raised by the test")
 
         chosen = {tablets(both[0], name)[0].id} if how == "one tablet" else None
         with before_install(late), contextlib.suppress(StorageError):

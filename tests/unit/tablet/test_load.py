@@ -330,12 +330,12 @@ def test_two_jobs_can_hold_the_same_rowsets(db: nyala.Database) -> None:
     (held,) = store.job_reservations.holders(before)
     assert held.holder == f"nyala.spark.upsert of process {os.getpid()} on {socket.gethostname()}"
 
-    def the_first_ends() -> None:
+    def end_the_first_job() -> None:
         first.__exit__(None, None, None)
         db["t"].compact()
         assert set(before) <= set(ids())
 
-    answer = run(db, "upsert", {"k": list(range(60)), "v": [2] * 60}, the_first_ends)
+    answer = run(db, "upsert", {"k": list(range(60)), "v": [2] * 60}, end_the_first_job)
     assert answer["updated"] == 60
     assert store.job_reservations._by_lease == {}
     db["t"].compact()

@@ -264,7 +264,7 @@ def either(
     background.stop()
 
 
-def until(happened: Callable[[], bool]) -> None:
+def wait_until(happened: Callable[[], bool]) -> None:
     """Wait for another thread. The test's own timeout is the limit."""
     event = threading.Event()
     for _ in range(20_000):
@@ -301,7 +301,7 @@ def test_the_threads_continue_after_an_error(
         either.wake.set()
         assert either.begun.acquire(timeout=20)
         either.go_on.release()
-        until(lambda count=count: either.maintenance.counters.failures == count)  # type: ignore[misc]
+        wait_until(lambda count=count: either.maintenance.counters.failures == count)  # type: ignore[misc]
     either.wake.set()
     assert either.begun.acquire(timeout=20)
     either.go_on.release()
@@ -334,7 +334,7 @@ def test_the_threads_end_with_their_store(db: Database, background: Background, 
     ]
     db._writer().close()
     clock.advance(1)
-    until(lambda: not any(thread.is_alive() for thread in background.maintenance._threads))
+    wait_until(lambda: not any(thread.is_alive() for thread in background.maintenance._threads))
     background.maintenance.stop()
 
 
@@ -356,9 +356,9 @@ def test_writes_cause_flushes_and_compactions(tmp_path: Path) -> None:
         for first in range(0, 5000, 100):
             keys = list(range(first % 700, first % 700 + 100))
             table.upsert({"k": keys, "v": [first] * 100})
-        until(lambda: db.maintenance.status().flushes > 0)
-        until(lambda: table.stats().rowsets > 0)
-        until(lambda: len(db.maintenance.status().recent) > 0)
+        wait_until(lambda: db.maintenance.status().flushes > 0)
+        wait_until(lambda: table.stats().rowsets > 0)
+        wait_until(lambda: len(db.maintenance.status().recent) > 0)
         assert table.count() == 700
         assert db.maintenance.status().last_error == ""
 

@@ -212,7 +212,7 @@ def test_compact_of_a_store_that_is_closed_during_the_call(db: Database) -> None
     scattered(db)
 
     def closing(job: Any, reservation: Any) -> Any:
-        raise JobCancelled("made so by the test")
+        raise JobCancelled("raised by the test")
 
     with pytest.raises(StorageError, match=r"closed during the compaction\. Nothing is lost"):
         compact_table(db._writer(), "t", closing)

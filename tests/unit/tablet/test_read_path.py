@@ -234,7 +234,7 @@ def of_value(value: Any) -> Any:
 
 
 @pytest.fixture
-def tiny() -> Iterator[Callable[[int], None]]:
+def split_rows() -> Iterator[Callable[[int], None]]:
     """Sets the rows of a split."""
     with pytest.MonkeyPatch.context() as patch:
 
@@ -311,9 +311,9 @@ def test_single_rows_are_those_of_the_versions(
 # --- splits --------------------------------------------------------------------------------------------
 
 
-def test_without_order_a_batch_is_a_split_at_most(world: World, tiny: Callable[[int], None]) -> None:
+def test_without_order_a_batch_is_a_split_at_most(world: World, split_rows: Callable[[int], None]) -> None:
     """A reader of a large scan needs memory for one split at a time."""
-    tiny(7)
+    split_rows(7)
     now = world.states[-1][0]
     spec = make_spec(world.table, now, None, None, None, False)
     sizes = [batch.num_rows for batch in run(plan(world.table, spec, ScanCounters()), spec, ScanCounters())]
@@ -338,9 +338,9 @@ def test_columns_of_rows_that_are_not_selected_are_not_read(
     assert set(read) == {"a", "f"}
 
 
-def test_a_count_with_a_limit_stops_at_the_limit(zoned: Any, tiny: Callable[[int], None]) -> None:
+def test_a_count_with_a_limit_stops_at_the_limit(zoned: Any, split_rows: Callable[[int], None]) -> None:
     """A question such as "is there any row?" (`limit=1`) must not read all rows."""
-    tiny(128)
+    split_rows(128)
     scan = zoned.scan(columns=["k"], where="w = 0", limit=130)
     assert scan.count() == 130
     facts = scan.explanation_of_last_run().to_dict()
@@ -368,9 +368,9 @@ def splits_read(table: Any, where: str, at: Any = None) -> tuple[int, list[int]]
     return facts["splits_total"] - facts["splits_skipped"], scan.to_arrow().column("k").to_pylist()
 
 
-def test_z1_splits_are_skipped_by_their_zone_maps(zoned: Any, tiny: Callable[[int], None]) -> None:
+def test_z1_splits_are_skipped_by_their_zone_maps(zoned: Any, split_rows: Callable[[int], None]) -> None:
     """A predicate that matches few rows reads one or two of 8 splits."""
-    tiny(128)
+    split_rows(128)
     assert splits_read(zoned, "v = 700") == (1, [700])
     assert splits_read(zoned, "v BETWEEN 120 AND 135") == (2, list(range(120, 136)))
     assert splits_read(zoned, "v IN (3, 999)") == (2, [3, 999])
@@ -412,10 +412,10 @@ def test_z1_rows_inside_a_split_are_skipped(
 
 @pytest.mark.parametrize("where_the_change_is", ["in memory", "in a REDO file"])
 def test_z1_a_split_with_a_change_of_the_column_is_read(
-    zoned: Any, tiny: Callable[[int], None], where_the_change_is: str
+    zoned: Any, split_rows: Callable[[int], None], where_the_change_is: str
 ) -> None:
     """The base's zone map does not cover later updates. For an earlier moment it is right."""
-    tiny(128)
+    split_rows(128)
     before = zoned._database.now()
     zoned.update({"k": [500], "v": [5000]})
     zoned.update({"k": [900], "w": [5000]})
@@ -429,10 +429,10 @@ def test_z1_a_split_with_a_change_of_the_column_is_read(
 
 
 def test_z1_a_split_with_a_matching_undo_record_is_read(
-    tmp_path_factory: pytest.TempPathFactory, tiny: Callable[[int], None]
+    tmp_path_factory: pytest.TempPathFactory, split_rows: Callable[[int], None]
 ) -> None:
     """A scan of the past finds a value that was overwritten before the flush."""
-    tiny(16)
+    split_rows(16)
     with open_database(tmp_path_factory.mktemp("undo") / "s") as db:
         table = db.create_table("t", {"k": "int64", "v": nyala.column("int64", block_size=512)}, "k")
         before = table.insert({"k": list(range(64)), "v": [1000 + k for k in range(64)]})

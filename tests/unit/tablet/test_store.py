@@ -31,7 +31,7 @@ class _Switchable(PosixFiles):
 
     def write_at(self, path: str, offset: int, data: bytes) -> None:
         if self.broken:
-            raise StorageError(f"cannot write {path}: made so by the test", path=path)
+            raise StorageError(f"cannot write {path}: raised by the test", path=path)
         super().write_at(path, offset, data)
 
 
@@ -330,11 +330,11 @@ def test_a_failed_open_releases_the_lock_and_all_files(
         key_value_table(db).insert({"k": [1], "v": [1]})
 
     def fails(*_: object, **__: object) -> None:
-        raise StorageError("made so by the test")
+        raise StorageError("raised by the test")
 
     where = store_module.layout if step == "create_store" else store_module  # type: ignore[attr-defined]
     monkeypatch.setattr(where, step, fails)
-    with pytest.raises(StorageError, match="made so"):
+    with pytest.raises(StorageError, match="raised by the test"):
         open_database(tmp_path / "s")
     monkeypatch.undo()
     with open_database(tmp_path / "s") as db:

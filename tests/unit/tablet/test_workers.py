@@ -35,7 +35,7 @@ os.write(0, encode({{"answer": {{"nyala": {nyala.__version__!r}}}}}))
 """
 
 
-def until(condition: Callable[[], bool], timeout_s: float = 20) -> bool:
+def wait_until(condition: Callable[[], bool], timeout_s: float = 20) -> bool:
     end_s = time.monotonic() + timeout_s
     while not condition():
         if time.monotonic() > end_s:
@@ -80,7 +80,9 @@ def pool() -> Iterator[Worker]:
     yield pool
     pool.close()
     assert not workers._children
-    until(lambda: descriptors().keys() <= before, 5)  # threads of other tests may open files for a short time
+    wait_until(
+        lambda: descriptors().keys() <= before, 5
+    )  # threads of other tests may open files for a short time
     assert {d: to for d, to in descriptors().items() if d not in before} == {}
     assert set(threading.enumerate()) <= threads  # threads of other tests may have ended
 
@@ -103,7 +105,7 @@ class Running:
 
     def pid(self) -> int:
         """The process id of the child, once it runs."""
-        assert until(lambda: bool(self.reports)), self.error
+        assert wait_until(lambda: bool(self.reports)), self.error
         return int(self.reports[0]["pid"])
 
     def ended(self) -> BaseException | None:
@@ -138,7 +140,7 @@ def test_output_of_the_worker_is_logged(
     """Output of libraries or C code must not break the messages. Standard input is empty."""
     monkeypatch.delenv("PYTHONUNBUFFERED", raising=False)
     assert pool.run("noise", {}) == {"stdin": ""}
-    assert until(lambda: len(caplog.records) == 4)
+    assert wait_until(lambda: len(caplog.records) == 4)
     assert sorted(record.getMessage().split(": ")[1] for record in caplog.records) == [
         "from a program", "printed", "to stderr", "written",
     ]  # fmt: skip
@@ -221,7 +223,7 @@ def test_a_child_killed_while_idle_is_replaced(pool: Worker) -> None:
     """If an idle worker is killed, the next job starts another one and succeeds."""
     first = pool.run("echo", {})["pid"]
     os.kill(first, signal.SIGKILL)
-    assert until(lambda: gone(first))
+    assert wait_until(lambda: gone(first))
     assert pool.run("echo", {})["pid"] != first
 
 
@@ -266,7 +268,7 @@ def test_a_worker_does_not_outlive_its_parent(tmp_path: Path, fork: bool) -> Non
         assert not can_lock(lock), "the job runs"
         parent.kill()
         parent.wait()
-        assert until(lambda: can_lock(lock))
+        assert wait_until(lambda: can_lock(lock))
         if fork:
             os.killpg(parent.pid, signal.SIGKILL)
 
@@ -289,7 +291,7 @@ os.kill(os.getpid(), signal.SIGKILL)
         state = Path(f"/proc/{pid}/stat")
         return gone(pid) or (state.exists() and state.read_text().rpartition(")")[2].split()[0] == "Z")
 
-    assert until(ended)
+    assert wait_until(ended)
 
 
 def test_a_program_that_closes_no_worker_ends_at_once(tmp_path: Path) -> None:
@@ -416,7 +418,7 @@ def test_an_idle_worker_ends_and_the_next_job_starts_another() -> None:
     code = f"from nyala import _worker; _worker.IDLE_S = 0.2; exec(open({str(CHILD)!r}).read())"
     pool = Worker(script(code))
     pid = pool.run("echo", {})["pid"]
-    assert until(lambda: gone(pid))
+    assert wait_until(lambda: gone(pid))
     assert pool.run("echo", {})["pid"] != pid
     pool.close()
 

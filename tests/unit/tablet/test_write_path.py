@@ -233,8 +233,8 @@ def test_the_error_of_a_large_batch_shows_no_internal_exception(tmp_path: Path) 
     with open_database(tmp_path / "s", direct_commit_bytes=1000) as db:
         table = key_value_table(db)
         store = db._writer()
-        store.allocate = lambda what: (_ for _ in ()).throw(StorageError("made so by the test"))  # type: ignore[method-assign]
-        with pytest.raises(StorageError, match="made so") as error:
+        store.allocate = lambda what: (_ for _ in ()).throw(StorageError("raised by the test"))  # type: ignore[method-assign]
+        with pytest.raises(StorageError, match="raised by the test") as error:
             table.insert({"k": list(range(500)), "v": [0] * 500})
         chain: list[BaseException | None] = [error.value]
         while chain[-1] is not None:
