@@ -78,7 +78,7 @@ def load(path: str, rows: pa.Table, **options: Any) -> None:
         table.compact()
 
 
-def asking(db: nyala.Database) -> Callable[[str], Any]:
+def sql_runner(db: nyala.Database) -> Callable[[str], Any]:
     return lambda sql: db.sql(sql).fetchall()
 
 
@@ -136,7 +136,7 @@ def run(scale: Scale, folder: str, stores: Sequence[str] | None, say: Say) -> Re
                 else:
                     options = {**remote, "refresh": 3600} if kind == "bucket" else {}
                     opened = nyala.connect(url if kind == "bucket" else local, read_only=True, **options)
-                    run_sql = asking(opened)
+                    run_sql = sql_runner(opened)
                 for runs_before in (0, _WARM_RUNS):  # cold, warm
                     for _ in range(runs_before):
                         run_sql(sql)

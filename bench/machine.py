@@ -92,8 +92,8 @@ def processor_of(text: str) -> str:
         key.strip(): value.strip() for key, _, value in (line.partition(":") for line in first.splitlines())
     }
     name = found.get("model name", "")
-    told = {"cpu family": "family", "model": "model", "stepping": "stepping", "cache size": "cache"}
-    more = [f"{word} {found[key]}" for key, word in told.items() if found.get(key)]
+    labels = {"cpu family": "family", "model": "model", "stepping": "stepping", "cache size": "cache"}
+    more = [f"{word} {found[key]}" for key, word in labels.items() if found.get(key)]
     return (
         f"{name} ({', '.join([*filter(None, [found.get('vendor_id')]), *more])})" if name and more else name
     )

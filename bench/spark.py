@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 from bench import machine, report
 from bench.parts import Say, say
-from bench.questions import geometric_mean, ratio_of
+from bench.query_times import geometric_mean, ratio_of
 from bench.report import Report, Table, at_most, seconds, times
 
 if TYPE_CHECKING:

@@ -30,7 +30,7 @@ import nyala
 from bench import data
 from bench.measure import in_rounds, timed
 from bench.parts import Say
-from bench.questions import ratio_of
+from bench.query_times import ratio_of
 from bench.report import seconds, times
 from bench.scan_after_updates import QUERIES
 from bench.stores import Options

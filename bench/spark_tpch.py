@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 import nyala
 from bench.measure import in_rounds
 from bench.parts import Say
-from bench.questions import ratio_of, same
+from bench.query_times import ratio_of, same
 from bench.spark_steps import NYALA, PARQUET, PARTITIONS, Seconds
 from bench.tpch_queries import KEYS, QUERIES
 

@@ -21,7 +21,7 @@ import nyala
 from bench import data, tpch_polars
 from bench.measure import folder_bytes
 from bench.parts import Say, in_own_process, ratio
-from bench.questions import Taken, geometric_mean, in_turns, ratio_of
+from bench.query_times import Taken, geometric_mean, in_turns, ratio_of
 from bench.report import Aim, Report, Table, at_most, megabytes, seconds, times
 from bench.stores import TPCH
 from bench.tpch_queries import KEYS, QUERIES

@@ -14,7 +14,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final
 
 import nyala
-from bench.questions import Taken, in_turns
+from bench.query_times import Taken, in_turns
 
 if TYPE_CHECKING:
     import polars as pl
@@ -45,7 +45,7 @@ def run_all(
     def opened() -> nyala.Database:
         return nyala.connect(store, read_only=True, memory_limit=memory_limit)
 
-    def asked(query: Query, table: Tables) -> tuple[float, list[Any]]:
+    def timed_query(query: Query, table: Tables) -> tuple[float, list[Any]]:
         begun = perf_counter()
         frame = query(table).collect()
         return perf_counter() - begun, comparable(frame)
@@ -58,15 +58,15 @@ def run_all(
 
     def cold(query: Query) -> tuple[float, list[Any]]:
         with opened() as db:
-            return asked(query, of(db))
+            return timed_query(query, of(db))
 
     found = {}
     with opened() as stays:
         for name, query in queries(numbers).items():
             sources = {
                 "cold": lambda query=query: cold(query),
-                "warm": lambda query=query: asked(query, of(stays)),
-                "parquet": lambda query=query: asked(query, of_files),
+                "warm": lambda query=query: timed_query(query, of(stays)),
+                "parquet": lambda query=query: timed_query(query, of_files),
             }
             found[name] = in_turns(sources, repeats, f"polars, {name}")
     return found

@@ -98,7 +98,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def unit_of(file: str) -> str:
-    """Return the group of tests that one worker runs: a file, or all files that share a Spark session or cluster."""
+    """Return the group of tests that one worker runs: a file, or all files with the same session or cluster."""
     if file in OWN_PROGRAMS or not file.startswith("spark/"):
         return file
     return CLUSTER if file.startswith(f"{CLUSTER}/") else SESSION

@@ -24,7 +24,7 @@ Meanwhile = Callable[[], None]
 
 @contextlib.contextmanager
 def open_with_table(path: Path) -> Iterator[nyala.Database]:
-    """Yield a store with an empty table t (k int64, v int64 nullable, w string with a default) of three tablets."""
+    """Yield a store with an empty table t of three tablets: k int64, v int64 nullable, w string with a default."""
     with nyala.connect(path, maintenance=False, rowset_size="1MB") as opened:
         opened.create_table(
             "t",

@@ -12,7 +12,9 @@ import pyarrow.parquet as pq
 
 from bench.stores import Options, Query, Session
 
-SETTINGS = "one file by PyArrow, default settings, read by DuckDB's own reader; an update reads, replaces, writes anew"
+SETTINGS = (
+    "one file by PyArrow, default settings, read by DuckDB's own reader; an update rewrites the whole file"
+)
 
 
 class ParquetStore:

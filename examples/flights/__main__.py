@@ -13,7 +13,7 @@ def run() -> int:
 
         return main()
     except KeyboardInterrupt:
-        print("\nStopped. Nothing was written yet; `make demo` begins anew.", file=sys.stderr)
+        print("\nStopped. Nothing was written yet; `make demo` starts from the beginning.", file=sys.stderr)
         return 130
 
 

@@ -15,8 +15,8 @@ from pyspark.sql import functions as F
 
 from examples.flights.data import ACTUAL, KEY, SCHEDULED
 
-# The columns of `flights` that the query needs. Spark does not tell a Python data source, so they
-# are an option.
+# The columns of `flights` that the query needs. Spark does not pass them to a Python data source,
+# so they are an option.
 QUESTION_COLUMNS = ["carrier", "month", "origin", "time_hour", "dep_delay"]
 
 

@@ -317,7 +317,7 @@ class ReaderProcess:
 
     def __enter__(self) -> ReaderProcess:
         if not self._ready.wait(120) or self._process.poll() is not None:
-            raise CheckFailed("the second process did not come up; its log stands beside the store")
+            raise CheckFailed("the second process did not start; its log is beside the store")
         self._tell("go")
         return self
 

@@ -65,7 +65,7 @@ def clear_earlier_demo(place: Place) -> None:
         raise SystemExit(f"error: {error}.\n       {other}") from None
     except (nyala.Error, OSError) as error:
         raise SystemExit(
-            f"error: {place.path} is there and is no store of this demo ({error}).\n       {other}"
+            f"error: {place.path} exists and is not a store of this demo ({error}).\n       {other}"
         ) from None
     if strange:
         raise SystemExit(

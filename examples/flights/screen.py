@@ -238,7 +238,7 @@ def _run_and_say(store: Place, days_of_month: int, screen: Screen) -> int:
         screen.working(None)
         begun = store.in_bucket or Path(store.path).exists()
         kept = f"What was acknowledged is in {store.path}" if begun else "Nothing was written yet"
-        screen.say(f"\nStopped. {kept}; `make demo` begins anew.")
+        screen.say(f"\nStopped. {kept}; `make demo` starts from the beginning.")
         shutil.rmtree(work, ignore_errors=True)  # Spark may still be writing its log
         return 130
     except BaseException:

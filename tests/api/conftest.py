@@ -1,4 +1,4 @@
-"""A store for one test: `path` is where it may be made, `db` is it, open."""
+"""Fixtures for one test: `path`, a path at which no store exists yet, and `db`, an open store."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What happens to a Database that a program loses without closing it, as a notebook cell that runs twice does.
+"""A program loses a Database without closing it, for example when a notebook cell runs twice.
 
 Nobody can call its `close()`, so the next `connect` of the same process does (rules O1 to O3 of `open_store`)."""
 
@@ -52,7 +52,7 @@ def test_a_store_in_use_stays_open(tmp_path: Path) -> None:
         del kept, again
 
 
-def test_a_lost_reader_is_no_obstacle_for_a_writer(tmp_path: Path, recwarn: pytest.WarningsRecorder) -> None:
+def test_a_lost_reader_does_not_prevent_a_writer(tmp_path: Path, recwarn: pytest.WarningsRecorder) -> None:
     nyala.connect(tmp_path / "s").close()
     nyala.connect(tmp_path / "s", read_only=True)
     nyala.connect(tmp_path / "s").close()

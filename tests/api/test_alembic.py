@@ -115,7 +115,7 @@ def config(tmp_path: Path, url: str) -> Config:
 
 
 def tables(tmp_path: Path) -> dict[str, Any]:
-    """The columns of all tables, by table: (type, nullable, default, comment)."""
+    """Return {table: {column: (type, nullable, default, comment)}}."""
     with nyala.connect(tmp_path / "store", read_only=True) as db:
         return {
             name: {c.name: (c.type, c.nullable, c.default, c.comment) for c in db[name].description.columns}
@@ -158,7 +158,7 @@ def test_migrations_up_and_down(config: Config, tmp_path: Path) -> None:
 
 
 def test_a_migration_that_fails_keeps_its_first_operations(config: Config, tmp_path: Path) -> None:
-    """The version stays, so the migration runs again once it is mended."""
+    """The stored version does not change, so the corrected migration can run again."""
     script = tmp_path / "migrations" / "versions" / "columns.py"
     text = script.read_text()
     assert 'op.alter_column("items", "colour", nullable=True, new_column_name="color")' in text

@@ -26,7 +26,7 @@ def rows(table: Any, **scan: Any) -> list[dict[str, Any]]:
     return found
 
 
-def nothing(db: Database) -> Database:
+def in_memory(db: Database) -> Database:
     return db
 
 
@@ -71,7 +71,7 @@ def compacted_and_reopened(db: Database) -> Database:
     return reopened(compacted(db))
 
 
-STATES = [nothing, flushed, minor, major, compacted, reopened, flushed_and_reopened, compacted_and_reopened]
+STATES = [in_memory, flushed, minor, major, compacted, reopened, flushed_and_reopened, compacted_and_reopened]
 states = pytest.mark.parametrize("move", STATES, ids=lambda move: move.__name__)
 Move = Callable[[Database], Database]
 
@@ -313,7 +313,7 @@ def test_a_scan_or_snapshot_keeps_its_columns(db: Database) -> None:
 
 
 def test_errors_name_the_limit_and_its_value(path: Path) -> None:
-    """With Kudu's limits, and with other limits of the store."""
+    """This holds for Kudu's limits, and for other limits that the store was created with."""
     wide = {f"c{n}": "int8" for n in range(301)}
     small = nyala.Limits(
         max_columns=3, max_cell_bytes=10, max_key_bytes=8, max_identifier_bytes=4, max_comment_bytes=2

@@ -36,7 +36,7 @@ def files_with(path: Path, text: bytes) -> list[str]:
 
 
 def test_files_get_a_new_columns_default_as_data(db: Database) -> None:
-    """At a flush of older rows, and at a compaction of older files."""
+    """A flush of older rows and a compaction of older files write the default."""
     t = db.create_table("t", {"k": "int64"}, "k")
     t.insert({"k": [1, 2]})
     db.flush()
@@ -55,8 +55,8 @@ def test_files_get_a_new_columns_default_as_data(db: Database) -> None:
     assert rows(t) == [(1, 7), (2, 7), (3, 7)]
 
 
-@pytest.mark.parametrize("care", ["compact", "vacuum"])
-def test_bytes_of_a_dropped_column_are_removed_with_its_history(path: Path, care: str) -> None:
+@pytest.mark.parametrize("maintenance", ["compact", "vacuum"])
+def test_bytes_of_a_dropped_column_are_removed_with_its_history(path: Path, maintenance: str) -> None:
     """As long as the history reaches back, earlier moments can be read, even after a compaction.
 
     Later no byte of the column is left in base data, UNDO, REDO or memory.
@@ -76,12 +76,12 @@ def test_bytes_of_a_dropped_column_are_removed_with_its_history(path: Path, care
         a.drop_column("v")
     for _ in range(2):
         assert rows(t, at=before) == expected
-        getattr(t, care)()
+        getattr(t, maintenance)()
         db._writer().collect_garbage()
         assert files_with(path, b"secret")
     clock.advance(61)
     t.insert({"k": [10]})
-    getattr(t, care)()
+    getattr(t, maintenance)()
     db._writer().collect_garbage()
     assert files_with(path, b"secret") == []
     with pytest.raises(nyala.HistoryExpiredError):
@@ -93,9 +93,9 @@ def test_bytes_of_a_dropped_column_are_removed_with_its_history(path: Path, care
         assert rows(db["t"]) == [(k, 0 if k < 9 else None) for k in range(11)]
 
 
-@pytest.mark.parametrize("care", ["compact", "vacuum"])
-def test_a_single_rowset_with_a_dropped_column_is_rewritten(path: Path, care: str) -> None:
-    """Although no other rowset overlaps it, and it has no REDO."""
+@pytest.mark.parametrize("maintenance", ["compact", "vacuum"])
+def test_a_single_rowset_with_a_dropped_column_is_rewritten(path: Path, maintenance: str) -> None:
+    """This happens although no other rowset overlaps it, and it has no REDO."""
     db = open_database(path)
     t = db.create_table("t", {"k": "int64", "v": "string", "w": "int64"}, "k", history=0)
     t.insert({"k": range(1000), "v": ["x" * 40 + str(n) for n in range(1000)], "w": range(1000)})
@@ -103,7 +103,7 @@ def test_a_single_rowset_with_a_dropped_column_is_rewritten(path: Path, care: st
     with t.alter() as a:
         a.drop_column("v")
     assert len(columns_on_disk(t) - {LIVENESS}) == 3
-    getattr(t, care)()
+    getattr(t, maintenance)()
     assert len(columns_on_disk(t) - {LIVENESS}) == 2
     assert t.count() == 1000
     db.close()

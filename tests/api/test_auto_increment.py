@@ -120,7 +120,7 @@ def test_lists_of_operations(db: Database) -> None:
 @pytest.mark.parametrize("direct", [False, True])
 @pytest.mark.parametrize("how", ["log", "flush", "compact", "deleted"])
 def test_no_value_is_used_twice_after_a_reopen(tmp_path: Path, how: str, direct: bool) -> None:
-    """Even if the rows with the greatest values are deleted and removed."""
+    """This holds even if the rows with the greatest values were deleted and then removed from the files."""
     options: dict[str, Any] = {"direct_commit_bytes": 10} if direct else {}
     given: set[tuple[str, int]] = set()
     for _ in range(3):

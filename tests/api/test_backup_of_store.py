@@ -231,7 +231,7 @@ def test_a_missing_file_is_reported_before_any_table_exists(db: nyala.Database, 
 def test_all_restored_tables_get_their_names_or_none(
     db: nyala.Database, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """If a table of one of the names is created meanwhile, no restored table remains."""
+    """If a table with one of these names is created during the restore, no restored table remains."""
     put(db, 1, 2, 3)
     db.backup(folder / "backups")
     with nyala.connect(folder / "new", maintenance=False) as new:

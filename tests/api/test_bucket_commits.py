@@ -78,7 +78,7 @@ def content(server: S3Server) -> dict[int, str]:
         return {row["k"]: row["v"] for row in db["t"].to_arrow().to_pylist()}
 
 
-def left(server: S3Server) -> list[str]:
+def leftovers(server: S3Server) -> list[str]:
     """Return the keys of requests, answers and staged files."""
     return [
         key for key in server.bodies() if any(f"/{name}/" in key for name in ("inbox", "answers", "staging"))
@@ -131,7 +131,7 @@ def test_a_living_writer_commits_staged_rows(server: S3Server, env: Env) -> None
         assert process.poll() is None
         process.communicate("")
     assert process.returncode == 0, "it was not fenced"
-    assert [key for key in left(server) if "staging" not in key] == []
+    assert [key for key in leftovers(server) if "staging" not in key] == []
 
 
 @pytest.mark.parametrize("fault", ["before the answer", "after the answer"])
@@ -178,7 +178,7 @@ def test_many_processes_commit_without_a_writer(server: S3Server, tmp_path: Path
         thread.join(120)
     assert answers == [1] * 12
     assert len(content(server)) == 12
-    assert [key for key in left(server) if "staging" not in key] == []
+    assert [key for key in leftovers(server) if "staging" not in key] == []
 
 
 def test_a_mistyped_url_does_not_become_a_store(server: S3Server, env: Env) -> None:
@@ -252,7 +252,7 @@ def test_I3_an_interrupted_sender_deletes_its_request(
     monkeypatch.setattr(type(env.clock), "sleep_s", interrupted)
     with pytest.raises(KeyboardInterrupt):
         commit_staged(URL, staged(env, {1: "a"}), env)
-    assert [key for key in left(server) if "inbox" in key] == []
+    assert [key for key in leftovers(server) if "inbox" in key] == []
 
 
 def test_I3_an_error_while_waiting_has_an_unknown_outcome(
@@ -400,14 +400,14 @@ def test_old_requests_and_staged_files_are_deleted_after_a_day(
         objects.put("inbox/0123", b"")
         objects.put("answers/4567", b"")
         db._writer().collect_garbage()
-        assert len(left(server)) == 4
+        assert len(leftovers(server)) == 4
         server.advance(25 * 3600)
         db._writer().collect_garbage()
-        assert left(server) == [f"store/staging/{key}/held"]
+        assert leftovers(server) == [f"store/staging/{key}/held"]
         assert env.files.read_all(kept) == b"kept"
         held.release()
         db._writer().collect_garbage()
-        assert left(server) == []
+        assert leftovers(server) == []
 
 
 def test_a_fenced_database_opens_the_store_again_if_it_may(server: S3Server, tmp_path: Path) -> None:

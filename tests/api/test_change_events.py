@@ -307,7 +307,7 @@ def test_numbers_of_json_keep_their_digits(tmp_path: Path) -> None:
 def test_a_value_that_cannot_be_read_is_an_error_of_its_row(
     db: nyala.Database, form: Any, column: str, bad: Any, says: str
 ) -> None:
-    """With errors="collect" the other events are applied."""
+    """With errors="collect", the other events are applied."""
     table = db["t"]
     good = {"price": "1.00", "day": 1, "seen": 1}[column]
     events = form([{"op": "c", "k": k, column: bad if k == 2 else good} for k in (1, 2, 3)])
@@ -329,7 +329,7 @@ def assert_says(message: str, says: str) -> None:
 
 @pytest.mark.parametrize("form", [list, as_json, as_arrow_payload])
 def test_errors_name_the_position_of_the_event(db: nyala.Database, form: Any) -> None:
-    """Also after tombstones, skipped events and events that become two rows."""
+    """Tombstones, skipped events and events that become two rows count as one position each."""
     table = db["t"]
     events = [
         envelope("u", {"k": 8}, {"k": 9, "must": 1}, 1),
@@ -472,7 +472,7 @@ def test_events_in_any_order_in_a_bucket(tmp_path: Path) -> None:
 
 
 def test_a_process_that_shares_the_store_applies_events(tmp_path: Path) -> None:
-    """With the results of the writer: late events, remembered deletes, errors by position, transactions."""
+    """Late events, remembered deletes, error positions and transactions work as in the writer's process."""
     with children(tmp_path / "s", 1) as [holder], nyala.connect(tmp_path / "s") as db:
         assert not holder.value("db.read_only")
         table = make(db)
@@ -499,7 +499,7 @@ def test_a_process_that_shares_the_store_applies_events(tmp_path: Path) -> None:
 
 
 def test_events_in_a_transaction_see_its_own_writes(db: nyala.Database) -> None:
-    """Also with and without a sequence in one commit."""
+    """One transaction may have events with a sequence and writes without one."""
     table = db["t"]
     table.insert([{"k": 3, "v": "c"}])
     with db.transaction() as tx:
@@ -514,15 +514,15 @@ def test_events_in_a_transaction_see_its_own_writes(db: nyala.Database) -> None:
 
 
 def test_two_transactions_with_events_of_one_key_conflict(db: nyala.Database) -> None:
-    """Also if the first transaction only remembers a delete."""
+    """They conflict even if the first commit only remembers a delete of a missing key."""
     with pytest.raises(nyala.ConflictError), db.transaction() as tx:
         tx["t"].apply_changes([envelope("c", None, {"k": 1, "v": "a"}, 5)], sequence="ts_ms")
-        db_other = threading_apply(db, [envelope("d", {"k": 1}, None, 9)])
-        assert db_other.ignored == 1
+        other = apply_in_thread(db, [envelope("d", {"k": 1}, None, 9)])
+        assert other.ignored == 1
     assert rows(db["t"]) == []
 
 
-def threading_apply(db: nyala.Database, events: list[Event]) -> Any:
+def apply_in_thread(db: nyala.Database, events: list[Event]) -> Any:
     """Apply events in another thread, because this thread has an open transaction."""
     with ThreadPoolExecutor(1) as pool:
         return pool.submit(db["t"].apply_changes, events, sequence="ts_ms").result()

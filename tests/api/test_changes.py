@@ -154,7 +154,7 @@ def test_consecutive_feeds_return_every_change_once(table: Any) -> None:
 
 
 def test_all_forms_of_moments_are_accepted(table: Any) -> None:
-    """A WriteResult, its timestamp, its time, ISO text."""
+    """The forms are a WriteResult, its timestamp, its time, and ISO text."""
     first = table.insert({"k": [1], "v": [1]})
     second = table.insert({"k": [2], "v": [2]})
     table.insert({"k": [3], "v": [3]})
@@ -165,7 +165,7 @@ def test_all_forms_of_moments_are_accepted(table: Any) -> None:
 
 
 def test_errors_of_invalid_arguments_say_what_to_write(table: Any) -> None:
-    """Backwards, in the future, no moment at all, unknown words and columns."""
+    """For backward intervals, moments in the future, invalid moments, and unknown options and columns."""
     first = table.insert({"k": [1], "v": [1]})
     second = table.insert({"k": [2], "v": [2]})
     tomorrow = dt.datetime.now(dt.UTC) + dt.timedelta(days=1)
@@ -206,7 +206,7 @@ def test_a_notebook_shows_the_first_rows(table: Any) -> None:
 
 
 def test_later_operations_do_not_change_a_feed(db: Database, table: Any) -> None:
-    """Neither flushes, compactions and writes, nor a drop of the table."""
+    """Flushes, compactions, writes and a drop of the table do not change it."""
     since = table.insert({"k": [1, 2], "v": [1, 2]})
     table.update({"k": [1], "v": [5]})
     table.flush()
@@ -311,7 +311,7 @@ def test_a_reader_returns_the_same_changes(db: Database, table: Any) -> None:
 
 
 def test_history_refuses_an_invalid_key(table: Any) -> None:
-    """With the same error as `get`."""
+    """It raises the same error as `get`."""
     for key, error in (
         ((1, 2), InvalidArgumentError), ([1], InvalidArgumentError), ({}, InvalidArgumentError),
         ({"k": None}, InvalidValueError),
@@ -338,7 +338,7 @@ def test_a_restore_compares_floats_bit_by_bit(db: Database) -> None:
 def test_a_table_dropped_during_the_call_is_not_restored(
     db: Database, table: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And neither is another table of the same name that was created since."""
+    """A table that was created with the same name meanwhile is not changed either."""
     then = table.insert({"k": [1], "v": [1]})
     number = db._writer().root.table("t").id
     db.drop_table("t")

@@ -66,7 +66,7 @@ def test_both_sides_change_independently(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("first", ["t", "u"])
 def test_a_file_is_removed_with_its_last_table(tmp_path: Path, first: str) -> None:
-    """Also if the store was opened again since the clone."""
+    """This holds with and without a reopen of the store after the clone."""
     last = "u" if first == "t" else "t"
     for reopen in (False, True):
         folder = tmp_path / str(reopen)
@@ -234,7 +234,7 @@ def test_a_power_cut_at_every_event(tmp_path: Path) -> None:
         moments.append(db.now())
         table.update({"k": [1], "v": [9]})
 
-    def look(db: Database) -> Any:
+    def read(db: Database) -> Any:
         return {name: rows(db[name]) for name in db.list_tables() if "restoring" not in name}
 
     states = cut_power(
@@ -248,7 +248,7 @@ def test_a_power_cut_at_every_event(tmp_path: Path) -> None:
             lambda db: db["u"].compact(),
             lambda db: db._writer().collect_garbage(),
         ],
-        look,
+        read,
         every=3,
     )
     assert states[-1]["then"] == ROWS

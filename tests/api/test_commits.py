@@ -144,9 +144,10 @@ def test_each_record_batch_of_a_stream_is_a_commit(db: Database) -> None:
 # --- messages are kept ------------------------------------------------------------------------------------
 
 
-def places(db: Database, path: Path) -> list[Callable[[], Any]]:
-    """Yield the commits after a flush, a compaction, a crash and a reopen, and those that another
-    process sees.
+def databases_by_place(db: Database, path: Path) -> list[Callable[[], Any]]:
+    """Return functions that each give a database to list the commits of `db`, and are called in order.
+
+    Some flush or compact `db` first, some open a copy as after a crash, and the last one opens a reader.
     """
 
     def crashed() -> Any:
@@ -169,13 +170,13 @@ def places(db: Database, path: Path) -> list[Callable[[], Any]]:
 
 
 def test_commits_are_the_same_wherever_their_rows_are(tmp_path: Path) -> None:
-    """In the log, in files, after a crash, in compacted files without a log, and for readers."""
+    """Rows in the log, in files, after a crash, in compacted files without a log, and as a reader sees them."""
     path = tmp_path / "s"
     with open_database(path) as db:
         write_something(db)
         expected = db.commits().to_arrow()
-        for go in places(db, path):
-            other = go()
+        for get in databases_by_place(db, path):
+            other = get()
             assert other.commits().to_arrow().equals(expected)
             if other is not db:
                 other.close()
@@ -190,7 +191,7 @@ def test_commits_are_the_same_wherever_their_rows_are(tmp_path: Path) -> None:
 
 
 def test_commits_in_a_bucket(tmp_path: Path) -> None:
-    """For the writer, and for a reader at the same time."""
+    """The writer and a reader list the same commits."""
     with S3Server() as server:
         options: dict[str, Any] = {"storage_options": server.options, "cache_dir": tmp_path / "cache"}
         with nyala.connect("s3://bucket/store", group_interval=0, maintenance=False, **options) as db:
@@ -214,7 +215,7 @@ def test_a_large_batch_that_is_not_in_the_log_is_listed(db: Database) -> None:
 
 
 def test_jobs_of_other_processes_have_messages(db: Database) -> None:
-    """Also a job that replaces the table's content."""
+    """This includes a job that replaces the table's content."""
     key_value_table(db)
     for number, overwrite in enumerate((False, True)):
         key, folder = handover.new_staging(db.path)

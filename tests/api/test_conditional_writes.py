@@ -107,7 +107,7 @@ def test_a_row_without_a_sequence_fails(db: nyala.Database) -> None:
 
 
 def test_a_late_event_does_not_bring_back_a_deleted_row(db: nyala.Database) -> None:
-    """Whether or not the row existed when it was deleted, and after flushes, compactions and reopens."""
+    """The delete is remembered even if the row did not exist, and after flushes, compactions and reopens."""
     table = db["t"]
     table.insert([row(1, 5)])
     gone = table.delete([{"k": 1, "seq": 7}, {"k": 2, "seq": 7}], newest_by="seq")
@@ -287,7 +287,7 @@ def test_a_clone_remembers_deletes_and_a_restored_backup_does_not(db: nyala.Data
 
 
 def test_deletes_are_remembered_as_long_as_the_history(tmp_path: Path) -> None:
-    """With history=0 the next compaction forgets a delete."""
+    """With history=0, the next compaction forgets a delete."""
     with nyala.connect(tmp_path / "s", maintenance=False) as db:
         table = make(db)
         with table.alter() as steps:

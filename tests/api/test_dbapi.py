@@ -247,7 +247,7 @@ def test_executemany_with_autocommit_writes_all_or_nothing(db):
 
 
 def test_executemany_is_tried_again_after_a_conflict(db, monkeypatch):
-    """With autocommit there is no transaction, whose conflict would be found only at its end."""
+    """With autocommit, executemany repeats a statement that had a conflict. In a transaction it could not."""
     import nyala.sql.change.statement as changes
 
     plan_of = changes.plan_of
@@ -466,7 +466,7 @@ def test_polars_reads(connection):
 
 
 def test_executemany_of_an_insert_is_one_commit(db: nyala.Database) -> None:
-    """Also if the values have no common type."""
+    """This holds even if the values have no common type."""
     db.sql("CREATE TABLE many (id BIGINT PRIMARY KEY, x DOUBLE, s VARCHAR, d TIMESTAMP)")
     with dbapi.connect(db) as connection:
         cursor = connection.cursor()
@@ -502,7 +502,7 @@ def test_a_write_with_a_with_clause_begins_a_transaction(db: nyala.Database) -> 
 
 
 def test_a_rollback_discards_all_statements_of_a_text(db: nyala.Database) -> None:
-    """So a text cannot have statements that write rows and statements that change tables, which cannot be undone."""
+    """A change of tables cannot be rolled back, so a text that also writes rows must not contain one."""
     db.sql("CREATE TABLE w (id BIGINT PRIMARY KEY)")
     connection = dbapi.connect(db)
     for text in (

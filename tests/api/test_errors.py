@@ -50,7 +50,7 @@ def db(tmp_path: Path) -> Iterator[Database]:
 
 
 def soon() -> dt.datetime:
-    """Return a naive time some hours ahead of UTC, as local clocks in the east show it."""
+    """Return a time without zone, some hours ahead of UTC, as local clocks east of Greenwich show it."""
     return dt.datetime.now(dt.UTC).replace(tzinfo=None) + dt.timedelta(hours=3)
 
 
@@ -210,8 +210,8 @@ def test_an_existing_store_inside_another_one_can_be_opened(tmp_path: Path) -> N
 def test_mistakes_raise_an_error_and_change_nothing(
     db: Database, act: Callable[[Any], Any], kind: type[Exception], codes: list[str], says: str
 ) -> None:
-    """The error has the right class, the codes of its rows, and a message for people without names
-    of classes or addresses.
+    """The error has the right class, and the codes of its rows. Its message has no memory address and
+    no class of Arrow.
     """
     table = db["t"]
     before, now = rows(table), db.now()
@@ -226,14 +226,14 @@ def test_mistakes_raise_an_error_and_change_nothing(
     assert rows(table) == before and db.now() == now
 
 
-def test_only_errors_of_naive_moments_mention_utc(db: Database) -> None:
+def test_only_errors_of_moments_without_zone_mention_utc(db: Database) -> None:
     for at in (dt.datetime(2041, 1, 1, tzinfo=dt.UTC), "2041-01-01T00:00Z", db.now() + (1 << 60)):
         with pytest.raises(nyala.InvalidArgumentError, match="is in the future") as error:
             db["t"].scan(at=at)
         assert "taken as UTC" not in str(error.value)
 
 
-def test_an_expired_naive_moment_mentions_utc(db: Database) -> None:
+def test_the_error_of_an_expired_moment_without_zone_mentions_utc(db: Database) -> None:
     """West of Greenwich, a local time is hours earlier if it is read as UTC."""
     table = db.create_table("short", {"k": "int64", "v": "int64"}, "k", history=0)
     then = table.insert({"k": [1], "v": [1]}).time - dt.timedelta(days=1)
@@ -403,7 +403,7 @@ def test_an_error_of_a_stream_counts_the_applied_rows(db: Database) -> None:
 
 
 def test_an_error_of_the_streams_source_counts_the_applied_rows(db: Database) -> None:
-    """So that the caller knows where to continue."""
+    """From this number the caller knows where to continue."""
     table = key_value_table(db, "stream")
     schema = pa.schema([("k", pa.int64()), ("v", pa.int64())])
 

@@ -280,7 +280,7 @@ def test_unknown_names_of_encodings_and_compressions_are_refused(named: dict[str
         assert f"column 's': {message}" in str(error.value)
 
 
-def test_a_column_with_too_many_words_is_stored_plain() -> None:
+def test_a_column_with_too_many_distinct_values_is_stored_plain() -> None:
     """Each flush and each compaction decides this for its rowset. Reads return the same."""
     few, many = ["red", "green"] * 500, [f"word number {n * 7919}" for n in range(1_000)]
     with folder_in_memory() as folder, open_database(folder / "s") as db:
@@ -360,7 +360,7 @@ def store(request: pytest.FixtureRequest) -> Iterator[Store]:
             yield Store(kind, db, con, of_arrow(kind, final))
 
 
-class Question(NamedTuple):
+class Predicate(NamedTuple):
     """A predicate.
 
     op: a comparison, in, not in, between, is null, is not null, or like. Arguments are in canonical
@@ -375,20 +375,20 @@ COMPARISONS: Final = ("=", "<>", "<", "<=", ">", ">=")
 
 
 @st.composite
-def questions(draw: st.DrawFn, kind: str) -> Question:
+def predicates(draw: st.DrawFn, kind: str) -> Predicate:
     value = literals(kind)
     ops = [*COMPARISONS, "in", "not in", "between", "is null", "is not null"]
     if kind == "bool":
         ops.remove("between")
     op = draw(st.sampled_from([*ops, "like", "like"] if parse_type(kind).is_text else ops))
     if op in COMPARISONS:
-        return Question(op, (draw(value),))
+        return Predicate(op, (draw(value),))
     if op == "between":
-        return Question(op, (draw(value), draw(value)))
+        return Predicate(op, (draw(value), draw(value)))
     if op == "like":
         word = draw(st.sampled_from(["", "a", "ab", "é", "it's", "z", "\U0001f992", "b"]))
-        return Question(op, (draw(st.sampled_from(["{}%", "{}", "%{}", "%{}%", "{}_%"])).format(word),))
-    return Question(op, tuple(draw(st.lists(value, min_size=1, max_size=4))) if op.endswith("in") else ())
+        return Predicate(op, (draw(st.sampled_from(["{}%", "{}", "%{}", "%{}%", "{}_%"])).format(word),))
+    return Predicate(op, tuple(draw(st.lists(value, min_size=1, max_size=4))) if op.endswith("in") else ())
 
 
 def literals(kind: str) -> st.SearchStrategy[Any]:
@@ -413,8 +413,8 @@ EXAMPLES: Final = max(2, settings().max_examples // 5)  # one example runs about
 @given(data=st.data())
 def test_predicates_mean_the_same_everywhere(store: Store, data: st.DataObject) -> None:
     """In each place and encoding, a scan returns the rows that the model finds."""
-    question = data.draw(questions(store.kind), label="question")
-    expected = [key for key, value in enumerate(store.values) if holds_for(question, store.kind, value)]
+    predicate = data.draw(predicates(store.kind), label="predicate")
+    expected = [key for key, value in enumerate(store.values) if holds_for(predicate, store.kind, value)]
     half = data.draw(
         st.sampled_from([0, 1]), label="half"
     )  # every second pair of state and encoding; all pairs by night
@@ -423,11 +423,11 @@ def test_predicates_mean_the_same_everywhere(store: Store, data: st.DataObject) 
     ):
         if (row + column) % 2 != half and not is_long_run():
             continue
-        assert keys_by_scan(store, question, state, name) == expected, (state, name)
+        assert keys_by_scan(store, predicate, state, name) == expected, (state, name)
     # One pair is enough for each engine, because engines hand over predicates in the same way for all pairs.
     state = data.draw(st.sampled_from(STATES), label="state")
     name = data.draw(st.sampled_from(encodings(store.kind)), label="encoding")
-    for engine, found in keys_by_engines(store, question, state, name):
+    for engine, found in keys_by_engines(store, predicate, state, name):
         assert found == expected, (engine, state, name)
 
 
@@ -435,34 +435,34 @@ def test_comparisons_with_values_at_the_edges(store: Store, request: pytest.Fixt
     """Each operator with each extreme value, in every encoding; the random test may miss some."""
     places = itertools.cycle(STATES)
     for turn, (op, value) in enumerate(chequered(COMPARISONS, VALUES[store.kind], request, 3)):
-        question, state = Question(op, (value,)), next(places)
-        expected = [key for key, found in enumerate(store.values) if holds_for(question, store.kind, found)]
+        predicate, state = Predicate(op, (value,)), next(places)
+        expected = [key for key, found in enumerate(store.values) if holds_for(predicate, store.kind, found)]
         for name in encodings(store.kind):
-            assert keys_by_scan(store, question, state, name) == expected, (question, state, name)
+            assert keys_by_scan(store, predicate, state, name) == expected, (predicate, state, name)
         if turn % 3 == 0:
-            for engine, found in keys_by_engines(store, question, state, name):
-                assert found == expected, (engine, question, state, name)
+            for engine, found in keys_by_engines(store, predicate, state, name):
+                assert found == expected, (engine, predicate, state, name)
 
 
-def keys_by_scan(store: Store, question: Question, state: str, name: str) -> list[int]:
-    where = for_nyala(question, store.kind, name)
+def keys_by_scan(store: Store, predicate: Predicate, state: str, name: str) -> list[int]:
+    where = for_nyala(predicate, store.kind, name)
     return sorted(store.db[state].scan(columns=["k"], where=where).to_arrow()["k"].to_pylist())
 
 
 def keys_by_engines(
-    store: Store, question: Question, state: str, name: str
+    store: Store, predicate: Predicate, state: str, name: str
 ) -> Iterator[tuple[str, list[int]]]:
     """Yield (engine, keys) for each engine that can evaluate the predicate."""
-    if not all(python_has(store.kind, argument) for argument in question.arguments):
+    if not all(python_has(store.kind, argument) for argument in predicate.arguments):
         return
-    where, parameters = for_sql(question, store.kind, name)
+    where, parameters = for_sql(predicate, store.kind, name)
     text = f"SELECT k FROM {{}} WHERE {where} ORDER BY k"
     found = store.db.sql(text.format(f'"{state}"'), parameters).fetchall()
     yield "db.sql", [key for (key,) in found]
     relation = store.db[state].scan().to_duckdb(store.con)  # noqa: F841 - the text names it
     found = store.con.sql(text.format("relation"), params=parameters).fetchall()
     yield "DuckDB", [key for (key,) in found]
-    expression = for_polars(question, store.kind, name)
+    expression = for_polars(predicate, store.kind, name)
     if expression is not None:
         lazy = store.db[state].scan().to_polars_lazy().filter(expression)
         yield "polars", lazy.select("k").sort("k").collect()["k"].to_list()
@@ -474,19 +474,19 @@ def test_the_tables_are_suitable_for_these_tests(kind: str) -> None:
     values = of_arrow(kind, a_column(kind, 3))
     for value in VALUES[kind]:
         counts = [
-            sum(holds_for(Question(op, (value,)), kind, found) for found in values) for op in COMPARISONS
+            sum(holds_for(Predicate(op, (value,)), kind, found) for found in values) for op in COMPARISONS
         ]
         assert 0 < counts[0] < ROWS - values.count(None) and counts[0] + counts[1] == ROWS - values.count(
             None
         )
 
 
-# -- one question in four languages ----------------------------------------------------------------------------------
+# -- one predicate in four forms: nyala.col, SQL, polars, Python -----------------------------------------------------
 
 
-def for_nyala(question: Question, kind: str, name: str) -> Any:
-    column, arguments = nyala.col(name), [python_of(kind, argument) for argument in question.arguments]
-    match question.op:
+def for_nyala(predicate: Predicate, kind: str, name: str) -> Any:
+    column, arguments = nyala.col(name), [python_of(kind, argument) for argument in predicate.arguments]
+    match predicate.op:
         case "in":
             return column.isin(arguments)
         case "not in":
@@ -502,10 +502,10 @@ def for_nyala(question: Question, kind: str, name: str) -> Any:
     return {
         "=": column == arguments[0], "<>": column != arguments[0], "<": column < arguments[0],
         "<=": column <= arguments[0], ">": column > arguments[0], ">=": column >= arguments[0],
-    }[question.op]  # fmt: skip
+    }[predicate.op]  # fmt: skip
 
 
-def for_sql(question: Question, kind: str, name: str) -> tuple[str, list[Any]]:
+def for_sql(predicate: Predicate, kind: str, name: str) -> tuple[str, list[Any]]:
     """Return a condition with parameters, each cast to the column's type."""
     type = (
         "timestamptz"
@@ -516,23 +516,23 @@ def for_sql(question: Question, kind: str, name: str) -> tuple[str, list[Any]]:
     )
     type = {"int16": "smallint", "int32": "integer", "int64": "bigint", "binary": "blob"}.get(type, type)
     given = f"?::{type}"
-    arguments = [python_of(kind, argument) for argument in question.arguments]
+    arguments = [python_of(kind, argument) for argument in predicate.arguments]
     text = {
         "in": f"IN ({', '.join([given] * len(arguments))})", "between": f"BETWEEN {given} AND {given}",
         "is null": "IS NULL", "is not null": "IS NOT NULL", "like": "LIKE ?",
     }  # fmt: skip
-    if question.op == "not in":
+    if predicate.op == "not in":
         return f'NOT ("{name}" {text["in"]})', arguments
-    return f'"{name}" {text.get(question.op, f"{question.op} {given}")}', arguments
+    return f'"{name}" {text.get(predicate.op, f"{predicate.op} {given}")}', arguments
 
 
-def for_polars(question: Question, kind: str, name: str) -> pl.Expr | None:
+def for_polars(predicate: Predicate, kind: str, name: str) -> pl.Expr | None:
     column, dtype = pl.col(name), pl.from_arrow(a_column(kind, 1)).dtype
-    arguments = [pl.lit(python_of(kind, argument), dtype) for argument in question.arguments]
-    match question.op:
+    arguments = [pl.lit(python_of(kind, argument), dtype) for argument in predicate.arguments]
+    match predicate.op:
         case "in" | "not in":
             found = pl.any_horizontal([column == argument for argument in arguments])
-            return found if question.op == "in" else ~found
+            return found if predicate.op == "in" else ~found
         case "between":
             return column.is_between(*arguments)
         case "is null":
@@ -540,42 +540,42 @@ def for_polars(question: Question, kind: str, name: str) -> pl.Expr | None:
         case "is not null":
             return column.is_not_null()
         case "like":
-            pattern = question.arguments[0]
+            pattern = predicate.arguments[0]
             begins = re.fullmatch(r"([^%_]+)%", pattern)
             return None if begins is None else column.str.starts_with(begins[1])
     return {
         "=": column == arguments[0], "<>": column != arguments[0], "<": column < arguments[0],
         "<=": column <= arguments[0], ">": column > arguments[0], ">=": column >= arguments[0],
-    }[question.op]  # fmt: skip
+    }[predicate.op]  # fmt: skip
 
 
 # -- the model -------------------------------------------------------------------------------------------------------
 
 
-def holds_for(question: Question, kind: str, value: Any) -> bool:
+def holds_for(predicate: Predicate, kind: str, value: Any) -> bool:
     """Evaluate the predicate.
 
     NULL satisfies only IS NULL; NaN equals NaN and is greater than other values; text compares by
     its bytes.
     """
-    if question.op in ("is null", "is not null"):
-        return (value is None) == (question.op == "is null")
+    if predicate.op in ("is null", "is not null"):
+        return (value is None) == (predicate.op == "is null")
     if value is None:
         return False
-    if question.op == "like":
+    if predicate.op == "like":
         parts = {"%": "(?s:.*)", "_": "(?s:.)"}
-        pattern = "".join(parts.get(sign, re.escape(sign)) for sign in question.arguments[0])
+        pattern = "".join(parts.get(sign, re.escape(sign)) for sign in predicate.arguments[0])
         return re.fullmatch(pattern, value) is not None
-    place, places = order(value), [order(argument) for argument in question.arguments]
-    if question.op.endswith("in"):
-        return (place in places) != (question.op == "not in")
-    if question.op == "between":
+    place, places = order(value), [order(argument) for argument in predicate.arguments]
+    if predicate.op.endswith("in"):
+        return (place in places) != (predicate.op == "not in")
+    if predicate.op == "between":
         return places[0] <= place <= places[1]
     other = places[0]
     return {
         "=": place == other, "<>": place != other, "<": place < other,
         "<=": place <= other, ">": place > other, ">=": place >= other,
-    }[question.op]  # fmt: skip
+    }[predicate.op]  # fmt: skip
 
 
 def order(value: Any) -> Any:
@@ -584,7 +584,7 @@ def order(value: Any) -> Any:
     return value.encode() if isinstance(value, str) else value
 
 
-# -- canonical values and others -------------------------------------------------------------------------------------
+# -- canonical values and Python values ------------------------------------------------------------------------------
 
 
 def as_arrow(kind: str, values: Sequence[Any]) -> pa.Array:

@@ -140,7 +140,7 @@ def test_an_invalid_expression_is_an_error_and_changes_nothing(
 
 
 def test_a_str_in_set_is_a_constant(table: nyala.Table) -> None:
-    """Also if it looks like an expression or is the name of a column."""
+    """It is a constant even if it looks like an expression or is the name of a column."""
     for text in (
         "'tis'",
         "x'41'",

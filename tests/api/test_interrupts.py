@@ -1,4 +1,4 @@
-"""Signals whose handlers raise: Ctrl-C, alarms and SIGTERM, also many of them in a row.
+"""Handlers of Ctrl-C, alarms and SIGTERM raise exceptions during calls, also many times in a row.
 
 Afterwards the same handle can write, and no acknowledged row is lost."""
 

@@ -127,7 +127,7 @@ def test_text_between_long_parts_is_kept() -> None:
 
 
 def test_every_class_of_errors_shortens_its_message() -> None:
-    """Also after pickling."""
+    """The message is also short after the error was pickled."""
     import pickle
 
     for error in (

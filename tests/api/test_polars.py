@@ -89,9 +89,9 @@ def test_text_with_dictionaries_is_read_as_text(tmp_path: Path) -> None:
         )
         assert lazy.filter(pl.col("word").is_null()).select(pl.len()).collect().item() == 9000 // 7 + 1
         assert lazy.select(pl.len()).collect().item() == 9000
-        asked = scan.with_dictionaries("word").to_polars_lazy()
-        assert asked.collect_schema()["word"] == pl.Categorical
-        assert asked.sort("k").collect()["word"].cast(pl.String).to_list() == [r["word"] for r in expected]
+        frame = scan.with_dictionaries("word").to_polars_lazy()
+        assert frame.collect_schema()["word"] == pl.Categorical
+        assert frame.sort("k").collect()["word"].cast(pl.String).to_list() == [r["word"] for r in expected]
 
 
 # ------------------------------------------------------------------------------------------------ predicates
@@ -123,7 +123,7 @@ KINDS: dict[str, tuple[Any, list[Any]]] = {
 i, tiny, v, f, s, b, d, w, day, at, i2, v2, s2, d2, w2, day2, at2, marks = (pl.col(name) for name in KINDS)
 NOON = dt.datetime(1994, 1, 1, tzinfo=dt.UTC)
 # (predicate, the columns of the terms that polars applies itself)
-ASKED: list[tuple[pl.Expr, set[str]]] = [
+PREDICATES: list[tuple[pl.Expr, set[str]]] = [
     (i > 2**53, set()),
     (i != 0, set()),
     (i.is_in([0, 1, 7]), set()),
@@ -253,11 +253,13 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
         yield table
 
 
-@pytest.mark.parametrize(("asked", "left"), ASKED, ids=[str(number) for number in range(len(ASKED))])
+@pytest.mark.parametrize(
+    ("predicate", "left"), PREDICATES, ids=[str(number) for number in range(len(PREDICATES))]
+)
 def test_a_predicate_selects_the_same_rows_as_in_polars(
-    asked: pl.Expr, left: set[str], store: Any, monkeypatch: pytest.MonkeyPatch
+    predicate: pl.Expr, left: set[str], store: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also for NULL, NaN, -0.0 and rounding. Nyala alone applies the terms that it understands."""
+    """This holds for NULL, NaN, -0.0 and rounding. polars applies only the terms that Nyala does not support."""
     rests: list[set[str] | None] = []
     real = engines._split
 
@@ -269,8 +271,8 @@ def test_a_predicate_selects_the_same_rows_as_in_polars(
 
     monkeypatch.setattr(engines, "_split", noted)
     everything = pl.DataFrame(store.scan().to_arrow())
-    found = store.scan().to_polars_lazy().filter(asked).sort("k").collect()
-    assert_frame_equal(found, everything.filter(asked).sort("k"))
+    found = store.scan().to_polars_lazy().filter(predicate).sort("k").collect()
+    assert_frame_equal(found, everything.filter(predicate).sort("k"))
     # polars may apply a term without passing it to the source, and older versions pass fewer terms.
     assert rests == [left] or (rests == [None] and left) or PL_VERSION < 2
 
@@ -302,8 +304,8 @@ def test_a_constant_that_nyala_refuses_is_left_to_polars(store: Any) -> None:
 def test_polars_compares_nan_and_infinities_itself(store: Any, constant: float) -> None:
     """polars writes them as null in JSON."""
     everything = pl.DataFrame(store.scan().to_arrow())
-    for asked in (v != constant, v == constant, v >= constant, v < constant):
-        for conjuncts in ((asked, i > 0), (i > 0, asked), (asked, tiny + 1 > 0, i > 0)):
+    for predicate in (v != constant, v == constant, v >= constant, v < constant):
+        for conjuncts in ((predicate, i > 0), (i > 0, predicate), (predicate, tiny + 1 > 0, i > 0)):
             together = reduce(operator.and_, conjuncts)
             found = store.scan().to_polars_lazy().filter(together).sort("k").collect()
             assert_frame_equal(found, everything.filter(together).sort("k"))
@@ -460,9 +462,9 @@ def test_a_lazy_frame_of_a_closed_scan_is_an_error(tmp_path: Path) -> None:
         table.insert({"k": [1]})
         lazy = table.scan().to_polars_lazy()
         assert lazy.collect().height == 1
-    for asked in (lazy, lazy.filter(pl.col("k") > 0)):
+    for frame in (lazy, lazy.filter(pl.col("k") > 0)):
         with pytest.raises((PolarsError, nyala.Error), match="closed"):
-            asked.collect()
+            frame.collect()
 
 
 @pytest.mark.parametrize(("flushed", "engine"), in_turns([False, True], ["in-memory", "streaming"]))
@@ -480,7 +482,7 @@ def test_head_before_filter_limits_the_rows_before_the_predicate(
             table.flush()
         lazy, plain = table.scan(order_by_key=True).to_polars_lazy(), pl.DataFrame(data)
         for first in (0, 1, 10, 511, 512, 700, 4_999, 6_000):
-            for asked in (
+            for predicate in (
                 pl.col("v") == 0,
                 pl.col("s") == "w3",
                 (pl.col("v") > 90) & (pl.col("k") % 3 == 0),
@@ -488,11 +490,11 @@ def test_head_before_filter_limits_the_rows_before_the_predicate(
                 pl.col("v") == 1_000,
             ):
                 for query in (
-                    lambda rows, f=first, p=asked: rows.head(f).filter(p),
-                    lambda rows, f=first, p=asked: rows.filter(p).head(f),
-                    lambda rows, f=first, p=asked: rows.head(f).filter(p).select("k"),
-                    lambda rows, f=first, p=asked: rows.slice(3, f).filter(p).select(pl.len()),
-                    lambda rows, f=first, p=asked: rows.head(f).filter(p).select(pl.len()),
+                    lambda rows, f=first, p=predicate: rows.head(f).filter(p),
+                    lambda rows, f=first, p=predicate: rows.filter(p).head(f),
+                    lambda rows, f=first, p=predicate: rows.head(f).filter(p).select("k"),
+                    lambda rows, f=first, p=predicate: rows.slice(3, f).filter(p).select(pl.len()),
+                    lambda rows, f=first, p=predicate: rows.head(f).filter(p).select(pl.len()),
                 ):
                     found = query(lazy).collect(engine=engine)
-                    assert found.equals(query(plain.lazy()).collect()), (first, asked)
+                    assert found.equals(query(plain.lazy()).collect()), (first, predicate)

@@ -90,7 +90,7 @@ def tree(name: str, operator: str, value: Any) -> Any:
 
 @given(data=st.data())
 def test_a_scan_skips_no_selected_row(data: st.DataObject) -> None:
-    """Also after columns were renamed and a range was dropped."""
+    """This holds even after columns were renamed and a range was dropped."""
     kinds = data.draw(st.lists(st.sampled_from(list(UNIVERSE)), min_size=1, max_size=3))
     types = {f"k{n}": kind for n, kind in enumerate(kinds)}
     rows = [

@@ -148,7 +148,7 @@ def test_dropped_columns_and_bounds_are_erased_too(db: nyala.Database, folder: P
 
 
 def test_deleted_rows_are_erased_from_the_history(db: nyala.Database, folder: Path) -> None:
-    """Also keys that are only in the log, and keys that never existed."""
+    """A purge accepts keys that are already deleted, and keys that never existed."""
     table = people(db)
     fill(table)
     table.delete(KEY)
@@ -369,7 +369,7 @@ def test_the_next_backup_is_full(db: nyala.Database, folder: Path) -> None:
 
 
 def test_the_next_backup_is_full_after_a_purge_that_deletes_nothing(db: nyala.Database, folder: Path) -> None:
-    """Although the purge writes no row, the earlier backups must be replaced, because they have the row."""
+    """The purge writes no row, but the earlier backups still have the row and must be replaced."""
     table, backups = people(db), folder / "backups"
     fill(table)
     db.backup(backups)

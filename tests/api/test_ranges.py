@@ -240,7 +240,7 @@ def test_purged_ranges_are_forgotten_with_the_history(path: Path) -> None:
 
 
 def test_a_purged_range_does_not_keep_the_log(db: Database) -> None:
-    """Even if its rows are only in memory."""
+    """This holds even if its rows are only in memory."""
     t = metrics(db, bounds=[YEARS[0]])
     t.insert([row(2014)])
     assert db._root().memory_timestamp_min() is not None

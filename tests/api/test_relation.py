@@ -93,7 +93,7 @@ def test_errors_of_a_step(db: Any) -> None:
 
 
 def test_repr_reads_no_file(db: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """So that a debugger, which shows variables, does not scan tables."""
+    """A debugger that shows variables must not scan tables."""
     table = db["t"]
     shown = [
         table,

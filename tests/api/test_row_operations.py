@@ -130,7 +130,7 @@ def test_a_row_may_be_a_tuple_a_dataclass_or_a_dict(db: nyala.Database) -> None:
 
 
 def test_each_change_of_a_row_is_one_version(db: nyala.Database) -> None:
-    """Even if the batch is stored in several parts, because its rows change different columns."""
+    """A batch whose rows change different columns is stored in several parts, but each change is one version."""
     table = db["t"]
     table.insert({"k": range(20), "must": [0] * 20})
     start = db.now()

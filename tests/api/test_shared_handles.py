@@ -186,7 +186,7 @@ def test_connect_opens_a_moved_store_at_its_new_path(tmp_path: Path) -> None:
 
 
 def test_close_closes_every_file_descriptor(tmp_path: Path) -> None:
-    """Even if tables, scans, feeds, snapshots and streams still exist."""
+    """It does so even if tables, scans, feeds, snapshots and streams still exist."""
 
     def descriptors() -> set[str]:
         found = set()

@@ -199,7 +199,7 @@ def test_errors_of_duckdb_and_of_scans_are_raised_as_errors_of_nyala(tmp_path: P
 
 
 def test_damage_found_while_a_statement_is_planned_raises_corruption_error(tmp_path: Path) -> None:
-    """DuckDB asks the scan for an estimate, and passes on only the text of an error."""
+    """DuckDB calls the scan for an estimate of its rows, and returns only the text of an error."""
     with open_database(tmp_path / "s") as db:
         table = db.create_table("t", {"k": "int64", "a": "int32"}, "k")
         table.insert(pa.table({"k": np.arange(ROWS), "a": pa.array(np.arange(ROWS) % 1000, pa.int32())}))

@@ -123,7 +123,7 @@ def test_predicates_are_pushed_into_scans_of_the_past(tmp_path: Path) -> None:
 
 
 def test_columns_and_aliases_with_the_names_of_keywords(world: World) -> None:
-    """Also texts that contain a clause."""
+    """String literals and comments that contain a time travel clause are not changed either."""
     for text, expected in (
         ("SELECT timestamp AS of FROM (SELECT 3 AS timestamp) q", [(3,)]),
         ("SELECT 't AT (VERSION => 1)' FROM t WHERE k = 2", [("t AT (VERSION => 1)",)]),

@@ -236,7 +236,7 @@ def test_a_tag_keeps_the_history_of_tables_that_existed(db: Database, clock: Man
 
 
 def test_an_expired_moment_cannot_be_tagged(db: Database, clock: ManualClock) -> None:
-    """Not even if it has expired in one table only."""
+    """The call is refused even if the moment has expired in one table only."""
     table = tagged_table(db)
     key_value_table(db, "longer").insert({"k": [1], "v": [1]})
     old = table.insert({"k": [9], "v": [9]})
@@ -273,7 +273,7 @@ def test_a_tagged_table_cannot_be_repartitioned(db: Database) -> None:
 
 @pytest.mark.parametrize("history", ["1h", 0])
 def test_a_tag_keeps_renamed_and_dropped_tables(db: Database, clock: ManualClock, history: Any) -> None:
-    """And dropped ranges, even if the table has no history. A purge removes them."""
+    """It also keeps dropped ranges, even if the table has no history. A purge removes them all."""
     table = db.create_table(
         "t", {"k": "int64", "v": "int64"}, "k", nyala.range_partition("k", splits=[2]), history=history
     )
@@ -381,12 +381,12 @@ STEPS_OF_CRASHES: list[Callable[[Database], object]] = [
 def test_a_power_cut_at_every_event(tmp_path: Path) -> None:
     """Tags keep their rows, and messages belong to their commits."""
 
-    def look(db: Database) -> Any:
+    def read(db: Database) -> Any:
         table = db["t"]
         commits = [(c.timestamp, c.inserted, c.updated, c.deleted, c.message) for c in table.commits(since=0)]
         return rows(table), commits, [(tag, rows(table, at=tag.name)) for tag in db.tags()]
 
-    cut_power(tmp_path, key_value_table, STEPS_OF_CRASHES, look, every=4, direct_commit_bytes=2000)
+    cut_power(tmp_path, key_value_table, STEPS_OF_CRASHES, read, every=4, direct_commit_bytes=2000)
 
 
 def test_tags_in_a_bucket(tmp_path: Path) -> None:

@@ -258,7 +258,7 @@ def test_a_transaction_that_begins_during_a_flush(db: Database) -> None:
 
 
 def test_later_statements_do_not_change_a_scan(db: Database) -> None:
-    """And neither does the end of the transaction."""
+    """The end of the transaction does not change it either."""
     table = key_value_table(db)
     table.insert([(1, 1), (2, 2)])
     table.flush()
@@ -274,7 +274,7 @@ def test_later_statements_do_not_change_a_scan(db: Database) -> None:
 
 
 def test_a_transaction_sees_the_tables_of_its_snapshot(db: Database) -> None:
-    """With their columns of that moment, also if they were dropped since, and no later tables."""
+    """Tables have their columns of that moment, even if they were dropped since. Later tables are unknown."""
     table = key_value_table(db)
     table.insert([(1, 1)])
     with db.transaction() as tx:
@@ -557,7 +557,7 @@ def test_commit_and_rollback_inside_the_block(db: Database) -> None:
 
 
 def test_other_writes_in_the_block_are_refused(db: Database) -> None:
-    """In the thread of the block, because they would not be part of the transaction."""
+    """Other writes of the same thread are refused, because they would not be part of the transaction."""
     table = key_value_table(db)
     at = table.insert([(1, 1)])
     with db.transaction() as tx:

@@ -349,7 +349,7 @@ def test_the_change_feed_names_dropped_and_restored_ranges(db: Database) -> None
 
 
 def test_an_alteration_leaves_a_dropped_range_readable(db: Database) -> None:
-    """Although its rows in memory have the older columns."""
+    """This holds although its rows in memory have the older columns."""
     table = make(db)
     before = db.now()
     drop(table, 0, 10)
@@ -418,7 +418,7 @@ def test_a_power_cut_at_every_event(tmp_path: Path) -> None:
         make(db)
         moments.append(db.now())
 
-    def look(db: Database) -> Any:
+    def read(db: Database) -> Any:
         dropped = [(table.name, table.dropped) for table in db.dropped_tables()]
         return rows(db["t"]) if "t" in db else None, dropped
 
@@ -426,7 +426,7 @@ def test_a_power_cut_at_every_event(tmp_path: Path) -> None:
         if db.dropped_tables():
             assert rows(db.undrop_table("t"), at=moments[0]) == ROWS
 
-    cut_power(tmp_path, create, STEPS, look, every=2, check=undrop_all)
+    cut_power(tmp_path, create, STEPS, read, every=2, check=undrop_all)
 
 
 # --- a bucket, and the command line ---------------------------------------------------------------------------------

@@ -26,7 +26,7 @@ from bench import (
     measure,
     mixed_load,
     narrow_update,
-    questions,
+    query_times,
     report,
     scan_after_updates,
     sizes,
@@ -227,9 +227,9 @@ def test_results_of_an_earlier_part_do_not_make_the_commit_dirty(
 
 def test_results_are_compared_without_order_and_last_digits() -> None:
     """Doubles depend on the order of adding."""
-    assert questions.same([(1, 0.1 + 0.2), (2, None)], [(2, None), (1, 0.3)])
-    assert not questions.same([(1, 0.3)], [(1, 0.30001)])
-    assert not questions.same([(1,), (1,)], [(1,)])
+    assert query_times.same([(1, 0.1 + 0.2), (2, None)], [(2, None), (1, 0.3)])
+    assert not query_times.same([(1, 0.3)], [(1, 0.30001)])
+    assert not query_times.same([(1,), (1,)], [(1,)])
 
 
 def test_spread_row_numbers_are_distinct() -> None:

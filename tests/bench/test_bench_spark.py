@@ -6,7 +6,7 @@ import importlib.util
 
 import pytest
 
-from bench import measure, questions, spark
+from bench import measure, query_times, spark
 
 
 def test_missing_packages_are_reported_with_the_command_to_install_them(
@@ -24,10 +24,10 @@ def test_missing_packages_are_reported_with_the_command_to_install_them(
 def test_ratios_are_of_neighbours() -> None:
     """One round of three on a slow machine changes no ratio."""
     took = {"a": [2.0, 20.0, 2.0], "b": [1.0, 10.0, 1.0]}
-    assert questions.ratio_of(took, "a", "b") == 2.0
-    assert questions.ratio_of(took, "a", "absent") is None
-    assert questions.geometric_mean([1.0, None, 4.0]) == pytest.approx(2.0)
-    assert questions.geometric_mean([]) is None
+    assert query_times.ratio_of(took, "a", "b") == 2.0
+    assert query_times.ratio_of(took, "a", "absent") is None
+    assert query_times.geometric_mean([1.0, None, 4.0]) == pytest.approx(2.0)
+    assert query_times.geometric_mean([]) is None
 
 
 def test_each_round_begins_with_another_way() -> None:

@@ -1,4 +1,4 @@
-"""TPC-H's queries in polars have the results of those in SQL, over both stores."""
+"""TPC-H's queries in polars have the results of those in SQL, over Parquet and over Nyala."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import pyarrow.parquet as pq
 import pytest
 
 import nyala
-from bench import questions, tpch_polars
+from bench import query_times, tpch_polars
 from bench.tpch_queries import KEYS, QUERIES
 from tests.bench.tpch_tables import tables
 
 
-class Asked(NamedTuple):
-    """The rows of each query, in order, by source."""
+class Results(NamedTuple):
+    """Functions from a query's number to its result, one for each source."""
 
     sql: Any
     parquet: Any
@@ -24,7 +24,7 @@ class Asked(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def asked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Asked]:
+def results(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Results]:
     duckdb: Any = pytest.importorskip("duckdb")
     pl: Any = pytest.importorskip("polars")
     folder = tmp_path_factory.mktemp("tpch")
@@ -36,7 +36,7 @@ def asked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Asked]:
             con.execute(f"CREATE VIEW {name} AS FROM '{path}'")
             db.create_table(name, table.schema, KEYS[name]).insert(table)
             db[name].compact()
-        yield Asked(
+        yield Results(
             lambda number: con.execute(QUERIES[number]).fetchall(),
             lambda number: queries[f"Q{number}"](
                 lambda name: pl.scan_parquet(folder / f"{name}.parquet")
@@ -51,17 +51,15 @@ def alike(ours: Any, theirs: Any) -> bool:
 
 
 @pytest.mark.parametrize("number", QUERIES)
-def test_a_query_has_the_same_result_in_polars_and_sql(asked: Asked, number: int) -> None:
-    """The rows also have the same order, because no two rows of these tables are equal in a query's
-    order.
-    """
-    expected = asked.sql(number)
+def test_a_query_has_the_same_result_in_polars_and_sql(results: Results, number: int) -> None:
+    """The rows also have the same order, because no two rows of a result are equal in its ORDER BY."""
+    expected = results.sql(number)
     assert expected and None not in expected[0], "a query that finds nothing compares nothing"
-    frame = asked.parquet(number)
+    frame = results.parquet(number)
     rows = frame.rows()
     assert len(rows) == len(expected)
     for ours, theirs in zip(rows, expected, strict=True):
         assert all(map(alike, ours, theirs)) and len(ours) == len(theirs), (ours, theirs)
-    over_nyala = asked.nyala(number)
+    over_nyala = results.nyala(number)
     assert over_nyala.schema == frame.schema
-    assert questions.same(tpch_polars.comparable(over_nyala), tpch_polars.comparable(frame))
+    assert query_times.same(tpch_polars.comparable(over_nyala), tpch_polars.comparable(frame))

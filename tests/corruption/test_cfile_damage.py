@@ -215,7 +215,7 @@ def owner_of_every_byte(content: bytes) -> list[ColumnKey | None]:
 
 
 def test_the_file_is_right_and_small(written: tuple[bytes, tuple[ColumnPlace, ...]]) -> None:
-    """The tests below would test nothing."""
+    """Without this, the tests below would prove nothing."""
     content, places = written
     for by in (None, places):
         assert [outcome(read) for read in reads(content, by).values()] == ["right"] * len(places)
@@ -261,7 +261,7 @@ def test_the_file_has_a_block_of_every_layout(every: tuple[bytes, tuple[ColumnPl
 def test_every_byte_changed(
     written: tuple[bytes, tuple[ColumnPlace, ...]], by_places: bool, request: pytest.FixtureRequest
 ) -> None:
-    """Flips bits of every byte. In the gate, one byte in 12 of the columns, and all other bytes."""
+    """Flips bits of every byte. `make test` flips one in 12 bytes of the columns, and all other bytes."""
     content, places = written
     owners = owner_of_every_byte(content)
     assert (
@@ -395,7 +395,7 @@ def test_every_flip_that_the_crc_does_not_see(
     """A flipped bit with a corrected CRC: reads give the same number of valid values, or an error with offset.
 
     Every bit of a block's header and of the encoding's own header is flipped, and one bit of each byte
-    of the values. The gate flips a ninth of these bits.
+    of the values. `make test` flips a ninth of these bits.
     """
     content, places = every
     original = CFileReader(MemoryFiles({PATH: content}), PATH).column(key)
@@ -438,7 +438,7 @@ def test_every_flip_that_the_crc_does_not_see(
 def test_every_flip_in_a_footer_that_the_crc_does_not_see(
     every: tuple[bytes, tuple[ColumnPlace, ...]], key: ColumnKey, request: pytest.FixtureRequest
 ) -> None:
-    """Counts, lengths, offsets and bounds in a footer that contradict the blocks. The gate flips a ninth."""
+    """Counts, lengths, offsets and bounds in a footer that contradict the blocks. `make test` tries a ninth."""
     content, places = every
     place = next(place for place in places if place.key == key)
     body = place.length - format.CRC.size

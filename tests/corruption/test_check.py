@@ -57,7 +57,7 @@ def kinds(path: Path) -> set[str]:
     return {problem.kind for problem in nyala.check(path).problems}
 
 
-def some(path: Path, suffix: str) -> Path:
+def a_file(path: Path, suffix: str) -> Path:
     return min(path.rglob(f"*{suffix}"), key=lambda file: (file.parent.name, file.name))
 
 
@@ -268,7 +268,7 @@ def test_logical_damage_is_found(
     store: Path, seed: Any, kind: str, words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """All checksums are right, but the content is wrong. Ranges of three rows find the same problems."""
-    tamper(store, seed(store) if _takes_path(seed) else seed)
+    tamper(store, seed(store) if takes_path(seed) else seed)
     problems = nyala.check(store).problems
     assert kind in {problem.kind for problem in problems}, problems
     assert any(re.search(words, problem.message) for problem in problems), problems
@@ -276,7 +276,7 @@ def test_logical_damage_is_found(
     assert nyala.check(store).problems == problems
 
 
-def _takes_path(seed: Any) -> bool:
+def takes_path(seed: Any) -> bool:
     return "path" in seed.__code__.co_varnames[: seed.__code__.co_argcount]
 
 
@@ -376,7 +376,7 @@ def test_a_damaged_bloom_filter_is_reported_once(tmp_path: Path) -> None:
         table = db.create_table("t", {"k": "int64", "w": "double"}, "k")
         table.insert({"k": range(20_000), "w": WIDE})
         db.flush()
-    base = some(tmp_path / "s", ".base")
+    base = a_file(tmp_path / "s", ".base")
     with CFileReader(SYSTEM.files, str(base)) as reader:
         (offset, length), *_ = reader.column(ColumnKey(BLOOM)).extents()
     data = bytearray(base.read_bytes())
@@ -431,7 +431,7 @@ def test_a_damaged_bloom_filter_is_rewritten(store: Path, origin: tuple[Path, li
     """After damage anywhere in its blocks or its footer, a repair rewrites it, and no row is lost."""
     with open_database(copy_store(origin[0], store.with_name("copy"))) as db:
         expected = contents(db, origin[1])
-    file = some(store, ".base")
+    file = a_file(store, ".base")
     whole = file.read_bytes()
     offsets = bytes_of(file, ColumnKey(BLOOM))
     for offset in offsets[:: len(offsets) // (6 if is_long_run() else 3)]:
@@ -509,7 +509,7 @@ def test_a_repair_keeps_dropped_columns(tmp_path: Path) -> None:
             alteration.add_column("w", "int64")
         expected = rows(db["t"], at=before)
     assert expected == [(1, 10), (2, 20)]
-    file = some(tmp_path / "s", ".base")
+    file = a_file(tmp_path / "s", ".base")
     file.write_bytes(flipped(file.read_bytes(), bytes_of(file, ColumnKey(BLOOM))[7]))
     mended = nyala.check(tmp_path / "s", repair=True)
     assert mended.ok and len(mended.repairs) == 1
@@ -524,7 +524,7 @@ def test_bytes_behind_the_end_of_a_file_are_cut_off(
     """Nobody reads bytes behind the end of a file. A repair cuts them off."""
     with open_database(copy_store(origin[0], store.with_name("copy"))) as db:
         expected = contents(db, origin[1])
-    file = some(store, suffix)
+    file = a_file(store, suffix)
     whole = file.read_bytes()
     file.write_bytes(whole + b"behind")
     with open_database(store) as db:
@@ -556,7 +556,7 @@ def test_a_log_that_is_too_large_for_memory_is_not_replayed(
 @pytest.mark.parametrize("where", ["rows", "undo"])
 def test_a_rowset_with_damaged_rows_is_not_repaired(store: Path, where: str) -> None:
     """A rewrite would drop the damaged rows. The report names the file and advises a backup."""
-    file = base = some(store, ".base")
+    file = base = a_file(store, ".base")
     content = bytearray(base.read_bytes())
     content[bytes_of(base, ColumnKey(BLOOM))[7]] ^= 1
     content[80] ^= where == "rows"  # a block of values
@@ -594,13 +594,13 @@ def test_wrong_bounds_are_repaired(store: Path, origin: tuple[Path, list[int]]) 
 
 @pytest.mark.parametrize("suffix", [".base", ".undo", ".redo", ".part", "nyala.json"])
 def test_a_missing_file_is_found(store: Path, suffix: str) -> None:
-    gone = some(store, suffix)
-    gone.unlink()
+    file = a_file(store, suffix)
+    file.unlink()
     problems = nyala.check(store).problems
     assert problems[0].kind == "missing-file"
-    assert problems[0].path == str(gone) and not problems[0].repairable
+    assert problems[0].path == str(file) and not problems[0].repairable
     if suffix == ".base":
-        message = f"{gone} does not exist, but the store needs it: restore it from a backup"
+        message = f"{file} does not exist, but the store needs it: restore it from a backup"
         assert problems[0].message == message
     again = nyala.check(store, repair=True)
     assert not again.ok and again.repairs == (), "a repair cannot create a missing file"
@@ -611,7 +611,7 @@ def test_current_rows_are_read_without_a_damaged_undo_file(
     store: Path, origin: tuple[Path, list[int]], damage: str
 ) -> None:
     """The message says that only earlier snapshots need the file, and each message appears once."""
-    undo = some(store, ".undo")
+    undo = a_file(store, ".undo")
     content = bytearray(undo.read_bytes())
     content[len(content) // 3] ^= 4
     if damage == "missing":
@@ -631,7 +631,7 @@ def test_current_rows_are_read_without_a_damaged_undo_file(
 @pytest.mark.parametrize("suffix", [".base", ".undo", ".redo", ".part"])
 @pytest.mark.parametrize("damage", ["flip", "cut", "append", "empty"])
 def test_a_damaged_file_is_found(store: Path, suffix: str, damage: str) -> None:
-    file = some(store, suffix)
+    file = a_file(store, suffix)
     content = bytearray(file.read_bytes())
     if damage == "flip":
         content[len(content) // 3] ^= 4
@@ -782,7 +782,7 @@ def test_the_command_prints_problems_and_exits_with_3(store: Path) -> None:
         mended.exit_code == 0
         and f"repaired: removed data/{orphan.parent.name}/{orphan.name}" in mended.stdout
     )
-    some(store, ".base").unlink()
+    a_file(store, ".base").unlink()
     lost = run("--repair")
     assert lost.exit_code == 3 and "backup" in lost.stderr
 

@@ -142,7 +142,7 @@ def test_an_undamaged_copy_is_read_right(origin: Origin, tmp_path: Path) -> None
         damage_is_found(origin, Copy(origin, tmp_path / "copy"), name, origin.files[name])
 
 
-def test_bytes_anywhere_changed_and_files_cut_anywhere(origin: Origin) -> None:
+def test_a_changed_byte_or_a_cut_at_any_place_is_found(origin: Origin) -> None:
     """A sample of bytes and lengths. `make test-long` tries all of them."""
     chance = random.Random(24)
     results = {"error": 0, "rows": 0}
@@ -203,23 +203,23 @@ def test_every_byte_of_a_store_that_was_not_closed(killed: Origin, how: str) -> 
     """Tries every byte of the log and of `wal/position`. The test below tries all bytes of data files."""
     chance = random.Random(how)
     what = "bytes of a store that was not closed changed" if how == "flipped" else "files of such a store cut"
-    with turns(what, how) as tried, folder_in_memory() as folder:
+    with counted_damages(what, how) as tried, folder_in_memory() as folder:
         copy = Copy(killed, folder / "copy")
         for name, content in killed.files.items():
             step = 1 if name.startswith("wal/") else 13 if name.startswith("data/") else 3
             for place in range(chance.randrange(step), len(content), step):
-                with one_turn(tried, f"{name}, {how} at {place}"):
+                with count_damage(tried, f"{name}, {how} at {place}"):
                     damage_is_found(killed, copy, name, damaged(how, content, place, chance))
 
 
-def turns(what: str, how: str) -> AbstractContextManager[list[int]]:
-    """Count the damages of a `with` block for the report of `make test-long`."""
+def counted_damages(what: str, how: str) -> AbstractContextManager[list[int]]:
+    """Count the tried damages of a `with` block, for the report of `make test-long`."""
     return counted(f"{what}, each in turn", "bytes" if how == "flipped" else "lengths")
 
 
 @contextmanager
-def one_turn(tried: list[int], where: str) -> Iterator[None]:
-    """Count one damage. Add to an error of the `with` block where the damage was."""
+def count_damage(tried: list[int], where: str) -> Iterator[None]:
+    """Count one damage. If the `with` block raises an error, add the place of the damage to it."""
     try:
         yield
     except BaseException as error:
@@ -259,7 +259,7 @@ def test_every_byte_and_every_length(
     """Flips one bit of every byte of every file, and cuts every file to every length, one at a time."""
     chance = random.Random(f"{part} {how}")
     what = "bytes of a store's files changed" if how == "flipped" else "files of a store cut"
-    with turns(what, how) as tried, folder_in_memory() as folder:
+    with counted_damages(what, how) as tried, folder_in_memory() as folder:
         copy = Copy(small, folder / "copy")
         assert nyala.check(copy.path).ok
         for name, content in small.files.items():
@@ -267,6 +267,6 @@ def test_every_byte_and_every_length(
                 if name.startswith("data/"):
                     only_of(patch, name)
                 for place in range(part, len(content), PARTS):
-                    with one_turn(tried, f"{name}, {how} at {place}, part {part}"):
+                    with count_damage(tried, f"{name}, {how} at {place}, part {part}"):
                         content_now = damaged(how, content, place, chance)
                         damage_is_found(small, copy, name, content_now)

@@ -59,8 +59,10 @@ def why_not() -> str | None:
 
 
 def listen(kind: str) -> int:
-    """Let this process and all its future threads stop before such calls. Return the listener's
-    descriptor, which another process must have for `stops`. Call it while there is one thread.
+    """Let this process and all its future threads stop before calls of this kind.
+
+    Returns a file descriptor, which another process passes to `stops`. Call it while this process has one
+    thread.
     """
     which = _MACHINES.index(platform.machine())
     numbers = [number for pair in _NUMBERS[kind] if (number := pair[which]) is not None]
@@ -68,11 +70,11 @@ def listen(kind: str) -> int:
     program += [(_JUMP_IF_EQUAL, len(numbers) - at, 0, number) for at, number in enumerate(numbers)]
     program += [(_RETURN, 0, 0, _RET_ALLOW), (_RETURN, 0, 0, _RET_USER_NOTIF)]
     code = ctypes.create_string_buffer(b"".join(struct.pack("=HBBI", *one) for one in program))
-    told = ctypes.create_string_buffer(struct.pack("@HP", len(program), ctypes.addressof(code)))
+    packed_program = ctypes.create_string_buffer(struct.pack("@HP", len(program), ctypes.addressof(code)))
     libc = ctypes.CDLL(None, use_errno=True)
     libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
     descriptor: int = libc.syscall(
-        _SECCOMP[which], _SECCOMP_SET_MODE_FILTER, _SECCOMP_FILTER_FLAG_NEW_LISTENER, told
+        _SECCOMP[which], _SECCOMP_SET_MODE_FILTER, _SECCOMP_FILTER_FLAG_NEW_LISTENER, packed_program
     )
     if descriptor < 0:
         raise OSError(ctypes.get_errno(), "seccomp")

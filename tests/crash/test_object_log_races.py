@@ -201,7 +201,7 @@ def test_no_acknowledged_record_is_lost_in_a_race(starter: Starter, tmp_path: Pa
 @pytest.mark.long
 @pytest.mark.timeout(1800)
 def test_no_acknowledged_record_is_lost_in_300_races(starter: Starter, tmp_path: Path) -> None:
-    """Prints what happened."""
+    """Prints how many takeovers and acknowledged records there were."""
     counts: Counter[str] = Counter()
     problems = []
     for seed in range(1000, 1300):
@@ -219,7 +219,7 @@ def test_no_acknowledged_record_is_lost_in_300_races(starter: Starter, tmp_path:
 def test_the_races_catch_a_writer_that_breaks_the_rules(
     starter: Starter, tmp_path: Path, mutant: str
 ) -> None:
-    """With put instead of put-if-absent; with a missing answer as success; with deleted seals."""
+    """The wrong rules: put instead of put-if-absent; a missing answer counts as success; seals are deleted."""
     for seed in range(120):
         # With few faults, a former writer still lives when the new one has deleted the seal.
         trial = race(starter, tmp_path, seed, mutant, share=0.02 if mutant == "seals deleted" else 0.15)

@@ -88,8 +88,8 @@ def crash_and_compare(run: Run, event: int, choices: random.Random, folder: Path
 
 
 def test_every_moment(run: Run, tmp_path: Path, request: pytest.FixtureRequest) -> None:
-    """A power cut after each event of the run, with a few choices for unsynced bytes; in the gate
-    after each 36th event.
+    """A power cut after each event of the run, with a few choices for unsynced bytes. `make test` takes
+    every 36th event.
     """
     events = len(run.recording.events)
     assert events > 200

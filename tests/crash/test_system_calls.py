@@ -109,7 +109,7 @@ def can_trace() -> bool:
     [("fdatasync", 30), *(("fsync", number) for number in range(2, 42, 4))],
 )
 def test_killed_by_strace(call: str, number: int, expected: list[State]) -> None:
-    """With a tool from outside, in a process that was not forked."""
+    """strace kills a process that was not forked, so this test does not depend on `forks`."""
     if not can_trace():
         pytest.skip("strace is not there, or may not trace")
     with counted("killed by strace at its n-th fdatasync or fsync", "processes") as tried:

@@ -49,7 +49,7 @@ from nyala.tablet.jobs.staged_files import TABLET
 from nyala.tablet.write.prepare import OPERATION_NAMES
 from nyala.wal.record import LogRecord, ResolvedGroup
 from tests.corruption.seeded import Origin, contents, copy_store, make_origin, same, tamper
-from tests.fuzz.test_fuzz import only_own_errors, reseal
+from tests.fuzz.test_fuzz import allow_only_nyala_errors, reseal
 from tests.loads import stage
 from tests.sampled import every_nth
 from tests.support import folder_in_memory, open_database
@@ -149,7 +149,7 @@ def copied(origin: Origin) -> Iterator[Path]:
 
 def use(origin: Origin, path: Path) -> None:
     """Do what a user might do with a store. Each operation must work or raise an error of Nyala."""
-    only_own_errors(lambda: nyala.check(path).ok)
+    allow_only_nyala_errors(lambda: nyala.check(path).ok)
     try:
         db = open_database(path, direct_commit_bytes=4_000)
     except Error:
@@ -158,9 +158,11 @@ def use(origin: Origin, path: Path) -> None:
         for name in db.list_tables():
             table = db[name]
             for at in origin.moments:
-                only_own_errors(lambda table=table, at=at: table.scan(at=at, order_by_key=True).to_arrow())
-            only_own_errors(lambda table=table: table.scan(where="v > 10").to_arrow())
-            only_own_errors(lambda table=table: table.changes(since=origin.moments[0]).to_arrow())
+                allow_only_nyala_errors(
+                    lambda table=table, at=at: table.scan(at=at, order_by_key=True).to_arrow()
+                )
+            allow_only_nyala_errors(lambda table=table: table.scan(where="v > 10").to_arrow())
+            allow_only_nyala_errors(lambda table=table: table.changes(since=origin.moments[0]).to_arrow())
         for work in (
             lambda: db["t"].upsert({"k": [1, 1000], "v": [1, 2]}),
             lambda: db["u"].upsert({"a": ["x", "q"], "b": [1, 1], "v": [0.0, 1.0]}),
@@ -171,9 +173,9 @@ def use(origin: Origin, path: Path) -> None:
             lambda: [db[name].vacuum() for name in db.list_tables()],
             lambda: db.check().ok,
         ):
-            only_own_errors(work)
+            allow_only_nyala_errors(work)
     finally:
-        only_own_errors(db.close)
+        allow_only_nyala_errors(db.close)
 
 
 # --- the catalogue
@@ -232,7 +234,7 @@ def test_a_delta_file_of_another_rowset_is_rows_or_corruption(
     """Each file is valid by itself, and a compaction combines them. Found by the test above, with
     seed 1554.
 
-    The gate tests a twelfth of the pairs.
+    `make test` tests a twelfth of the pairs.
     """
     pairs: list[tuple[int, int]] = []
     with copied(origin) as path, open_database(path) as db:
@@ -362,7 +364,7 @@ def test_any_scan_token_with_a_right_checksum(db: Database, seed: int) -> None:
     text = json.dumps(meta).encode()
     data = token[:16] + struct.pack("<I", len(text)) + text
     data += b"".join(struct.pack("<Q", len(body)) + body for body in bodies)
-    only_own_errors(lambda: list(read_token(reseal(data, 12, 16))))
+    allow_only_nyala_errors(lambda: list(read_token(reseal(data, 12, 16))))
 
 
 @given(seed=SEEDS)
@@ -386,7 +388,7 @@ def test_any_change_token_with_a_right_checksum(db: Database, seed: int) -> None
     for _ in range(1 + chance.randrange(2)):
         meta = forged(meta, chance)
     text = json.dumps(meta).encode()
-    only_own_errors(lambda: list(read_change_token(reseal(token[:head] + text, 12, head))))
+    allow_only_nyala_errors(lambda: list(read_change_token(reseal(token[:head] + text, 12, head))))
 
 
 def test_a_change_token_without_key_columns_is_refused(db: Database) -> None:
@@ -502,7 +504,7 @@ def test_any_request_to_the_writer(origin: Origin, seed: int) -> None:
                 )
                 raise
 
-        only_own_errors(ask)
+        allow_only_nyala_errors(ask)
         store.check_writable()
-        only_own_errors(lambda: contents(db, origin.moments))
-        only_own_errors(lambda: db.check().ok)
+        allow_only_nyala_errors(lambda: contents(db, origin.moments))
+        allow_only_nyala_errors(lambda: db.check().ok)

@@ -149,7 +149,7 @@ def one_row() -> Iterator[nyala.Table]:
 MORE = settings(max_examples=settings().max_examples * (3 if settings().max_examples > 100 else 1))
 
 
-def only_own_errors(call: Callable[[], object]) -> None:
+def allow_only_nyala_errors(call: Callable[[], object]) -> None:
     """Fail if the call raises an error that is not one of Nyala."""
     with counted(
         "random texts and bytes given to SQL, predicates, log, tokens, hand-over", "examples"
@@ -163,25 +163,25 @@ def only_own_errors(call: Callable[[], object]) -> None:
 
 @MORE
 @given(text=mutated(STATEMENTS))
-def test_any_statement_has_a_result_or_an_own_error(db: Database, text: str) -> None:
-    only_own_errors(lambda: db.sql(text).to_arrow())
+def test_any_statement_has_a_result_or_a_nyala_error(db: Database, text: str) -> None:
+    allow_only_nyala_errors(lambda: db.sql(text).to_arrow())
 
 
 @MORE
 @given(text=mutated(CONDITIONS))
-def test_any_predicate_has_a_result_or_an_own_error(db: Database, text: str) -> None:
+def test_any_predicate_has_a_result_or_a_nyala_error(db: Database, text: str) -> None:
     """`count` counts the rows that `scan` returns."""
 
     def both() -> None:
         assert db["t"].count(text) == db["t"].scan(where=text).to_arrow().num_rows
 
-    only_own_errors(both)
+    allow_only_nyala_errors(both)
 
 
 @MORE
 @given(text=mutated(OPERANDS), where=mutated(CONDITIONS))
-def test_any_expression_updates_or_has_an_own_error(one_row: nyala.Table, text: str, where: str) -> None:
-    only_own_errors(lambda: one_row.update(set={"s": nyala.expr(text)}, where=where))
+def test_any_expression_updates_or_has_a_nyala_error(one_row: nyala.Table, text: str, where: str) -> None:
+    allow_only_nyala_errors(lambda: one_row.update(set={"s": nyala.expr(text)}, where=where))
     assert one_row.count() == 1
 
 
@@ -221,7 +221,7 @@ def test_any_arrow_body_of_a_log_record_is_rows_or_corruption(changes: Changes, 
             for group in decode_record(pa.py_buffer(data), 1, "wal-000000001", 64).groups:
                 group.batch.to_pylist()
 
-        only_own_errors(read)
+        allow_only_nyala_errors(read)
 
 
 def reseal(token: bytes, crc_at: int, covered_from: int) -> bytes:
@@ -232,7 +232,7 @@ def reseal(token: bytes, crc_at: int, covered_from: int) -> bytes:
 
 @MORE
 @given(changes=CHANGES, seed=st.integers(0, 2**32), ordered=st.booleans())
-def test_any_scan_token_gives_rows_or_an_own_error(
+def test_any_scan_token_gives_rows_or_a_nyala_error(
     db: Database, changes: Changes, seed: int, ordered: bool
 ) -> None:
     chance = random.Random(seed)
@@ -240,12 +240,12 @@ def test_any_scan_token_gives_rows_or_an_own_error(
     length = int.from_bytes(token[16:20], "little")
     for lower in (0, 16, 20 + length):
         data = reseal(changed(token, lower, changes), 12, 16)
-        only_own_errors(lambda data=data: list(read_token(data)))  # type: ignore[misc]
+        allow_only_nyala_errors(lambda data=data: list(read_token(data)))  # type: ignore[misc]
 
 
 @MORE
 @given(changes=CHANGES, seed=st.integers(0, 2**32))
-def test_any_change_token_gives_rows_or_an_own_error(db: Database, changes: Changes, seed: int) -> None:
+def test_any_change_token_gives_rows_or_a_nyala_error(db: Database, changes: Changes, seed: int) -> None:
     chance = random.Random(seed)
     store = db._writer()
     state = store.root.table("t")
@@ -260,7 +260,7 @@ def test_any_change_token_gives_rows_or_an_own_error(db: Database, changes: Chan
         changed(rows, 0, changes),
         reseal(changed(rows, head, changes), 12, head),
     ):
-        only_own_errors(lambda data=data: list(read_change_token(data)))  # type: ignore[misc]
+        allow_only_nyala_errors(lambda data=data: list(read_change_token(data)))  # type: ignore[misc]
 
 
 def frame(text: bytes, attachments: list[bytes]) -> bytes:

@@ -40,7 +40,7 @@ def checked_build(tmp_path_factory: pytest.TempPathFactory) -> ModuleType:
     if "PYTEST_XDIST_WORKER" in os.environ:
         folder = (
             tmp_path_factory.getbasetemp().parent / "checked"
-        )  # the workers' own folders lie side by side
+        )  # the folders of all workers have this parent
     folder.mkdir(exist_ok=True)
     with open(folder / "lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)

@@ -36,23 +36,22 @@ UNITS = st.sampled_from((1, 1, 1, 2, 7, 1_000_000, 1 << 63, (1 << 64) - 1, 0))
 
 
 class Forged(NamedTuple):
-    """A block made by hand."""
+    """A block of a forged frame, and what the format defines for it."""
 
     rows: int
     data: bytes
-    sums: list[int]  # the values that it means
-    proved: list[int]  # what FOR-fits asks to be values of the type besides
-    is_allowed: bool  # by the format's limits
+    sums: list[int]  # the value of each row
+    proved: list[int]  # other numbers that must be values of the type, too (invariant FOR-fits)
+    is_allowed: bool  # whether the numbers of the header are within the format's limits
 
 
 @st.composite
 def forged(draw: st.DrawFn) -> Forged:
-    """Frames that are nearly right."""
+    """Draw frames that are nearly right."""
     rows = draw(st.integers(1, 40) | st.sampled_from((TILE - 1, TILE, TILE + 1, 2 * TILE + 9)))
     bits = draw(st.integers(0, 8) | st.integers(0, 33) | st.sampled_from((63, 64)))
-    kinds = draw(
-        st.sampled_from((SMALL, WORDS))
-    )  # of all words: one of a kind that fits nowhere hides the others
+    # Half of the frames have only small numbers, because one huge number is refused before others are checked.
+    kinds = draw(st.sampled_from((SMALL, WORDS)))
     base, step = draw(kinds), draw(st.just(0) | kinds)
     unit = draw(UNITS if kinds is WORDS else st.sampled_from((1, 1, 2, 7, 1 << 40)))
     most = (1 << bits) - 1

@@ -399,7 +399,7 @@ def test_offsets_of_dense_text_are_scattered_to_their_rows(
 
 @pytest.mark.parametrize("count", [0, 2, 4, 100])
 def test_the_number_of_values_must_match_the_bitmap(kernels: ModuleType, count: int) -> None:
-    """With another number of values, the kernel would read past the values."""
+    """With a wrong number of values, the kernel would read past their end, so it raises an error."""
     bitmap = pa.py_buffer(bytes([0b0001_0011]))
     with pytest.raises(ValueError, match=f"one value per 1-bit of the bitmap, found {count}"):
         kernels.scatter(bitmap, 8, pa.py_buffer(bytes(4 * count)), 4, pa.py_buffer(bytearray(32)))
@@ -449,7 +449,7 @@ def test_runs_are_repeated_to_their_rows(
     "ends", [[3, 3, 8], [4, 2, 8], [0, 4, 8], [-1, 4, 8], [2, 4, 7], [2, 9, 8], [2, 4, 9]]
 )
 def test_runs_must_end_with_the_rows(kernels: ModuleType, ends: list[int]) -> None:
-    """With other ends, some rows would not be written, or too many would be."""
+    """With other ends, too few or too many rows would be written, so the kernel raises an error."""
     out = pa.py_buffer(bytearray(16))
     with pytest.raises(ValueError, match="ends of runs that ascend to 8"):
         kernels.repeat_runs(pa.py_buffer(bytes(6)), 2, np.array(ends, np.int64), out)

@@ -32,7 +32,7 @@ _SETTERS = {
 
 
 class Kudu:
-    """One client of a Kudu master, in a Java process of its own. Use it as a context manager."""
+    """A client of a Kudu master, in its own Java process. Use it as a context manager."""
 
     def __init__(self, master: str, jars: str) -> None:
         spec = importlib.util.find_spec("pyspark")
@@ -61,7 +61,7 @@ class Kudu:
     def create(
         self, name: str, columns: Mapping[str, str], key: Sequence[str], hashed: str, buckets: int
     ) -> Any:
-        """A table with one hash level. "int32 default 7" is NOT NULL with this default."""
+        """Create a table with one hash level. The type "int32 default 7" means NOT NULL with this default."""
         made = []
         for column, text in columns.items():
             kind, _, default = text.partition(" default ")
@@ -106,11 +106,11 @@ class Kudu:
         return failed
 
     def now(self) -> int:
-        """A snapshot with everything that this client wrote."""
+        """Return the timestamp of a snapshot that has all writes of this client."""
         return int(self._client.getLastPropagatedTimestamp()) + 1
 
     def rows(self, table: Any, at: int | None = None, since: int | None = None) -> list[tuple[Any, ...]]:
-        """The rows, sorted; with `since` the changed ones, where the last value is whether it was deleted."""
+        """Return the rows, sorted. With `since`: the changed rows; the last value says whether one was deleted."""
         builder = self._client.newScannerBuilder(table)
         if since is not None:
             builder.diffScan(since, at)

@@ -1,4 +1,4 @@
-"""Ordered lists of mixed operations, each row with columns of its own: `table.apply` and Kudu's session."""
+"""Lists of different operations, each row with its own columns, by `table.apply` and by a session of Kudu."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def kudu() -> Iterator[Kudu]:
 
 
 def some_operations(draw: random.Random) -> list[Operation]:
-    """Few keys, so that most lists name a key several times; some rows give no column besides the key."""
+    """Draw operations on few keys, so most lists have a key several times. Some rows have only the key."""
     operations: list[Operation] = []
     for _ in range(draw.choice([1, 2, 5, 12, 40])):
         kind = draw.choice(KINDS)
@@ -80,13 +80,13 @@ def nyala_changes(table: nyala.Table, since: int, until: int) -> list[tuple[Any,
 
 
 def _change(row: tuple[Any, ...], deleted: bool) -> tuple[Any, ...]:
-    """Of a deleted row only the key counts: Kudu returns its last values."""
+    """Return a row of a diff scan. Of a deleted row, compare only the key: Kudu returns its last values."""
     return (*row[:2], True) if deleted else (*row, False)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_lists_of_operations_do_what_they_do_in_kudu(tmp_path: Path, kudu: Kudu, seed: int) -> None:
-    """The same rows fail with the same codes; the same rows are there, now, at each moment and in each diff scan."""
+    """Rows fail with the same codes, and snapshots and diff scans of both have the same rows."""
     draw = random.Random(seed)
     name = f"nyala_mixed_batches_{seed}"
     theirs = kudu.create(name, COLUMNS, ["h", "a"], "h", 3)

@@ -25,7 +25,7 @@ def test_r6_a_log_cut_off_at_its_very_end_is_damage(tmp_path: Path, read_only: b
     db.close()
     segment = tmp_path / "s" / "wal" / "wal-000000001"
     whole = segment.read_bytes()
-    segment.write_bytes(whole[: len(whole) - 64])  # the footer alone holds no rows
+    segment.write_bytes(whole[: len(whole) - 64])  # without rows, only the footer is lost
     nyala.connect(tmp_path / "s", read_only=True).close()
     for length in (len(whole) - 80, 985, 64, 0):
         segment.write_bytes(whole[:length])
@@ -37,7 +37,7 @@ def test_r6_a_log_cut_off_at_its_very_end_is_damage(tmp_path: Path, read_only: b
 
 
 def test_r6_a_refused_open_changes_no_file(tmp_path: Path) -> None:
-    """Also the torn end and orphans stay, so that the log can be restored."""
+    """The torn end and orphans stay, so that the log can still be restored."""
     db = open_database(tmp_path / "s")
     table = key_value_table(db)
     table.insert({"k": [1], "v": [1]})

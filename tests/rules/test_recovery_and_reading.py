@@ -639,7 +639,7 @@ def test_p3_only_orphans_are_deleted_at_open(tmp_path: Path) -> None:
 
 
 def test_t1_timestamps_only_increase(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Also if the clock stands still or steps back, and after a reopen. The logger warns."""
+    """They increase even if the clock stands still or steps back, and after a reopen. The logger warns."""
     clock = ManualClock(10_000_000_000)
     db = open_database(tmp_path / "s", clock=clock)
     table = key_value_table(db)

@@ -76,7 +76,11 @@ def test_ctrl_c_ends_with_one_sentence(store: Path, line: str) -> None:
         os.killpg(demo.pid, signal.SIGINT)
         rest = demo.stdout.read()
     assert demo.returncode == 130, rest
-    assert "Traceback" not in rest and rest.count("Stopped. ") == 1 and rest.endswith("begins anew.\n"), rest
+    assert (
+        "Traceback" not in rest
+        and rest.count("Stopped. ") == 1
+        and rest.endswith("starts from the beginning.\n")
+    ), rest
 
 
 def test_the_feed_and_the_csv_have_the_same_departures(tmp_path: Path) -> None:
@@ -115,7 +119,7 @@ def test_the_demo_removes_only_its_own_store(tmp_path: Path) -> None:
     folder = tmp_path / "documents"
     folder.mkdir()
     (folder / "thesis.txt").write_text("years of work")
-    with pytest.raises(SystemExit, match="no store of this demo"):
+    with pytest.raises(SystemExit, match="not a store of this demo"):
         clear_earlier_demo(Place(str(folder)))
     assert (folder / "thesis.txt").exists()
 

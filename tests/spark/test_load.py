@@ -418,7 +418,7 @@ def test_a_long_job_shows_its_progress(
 ) -> None:
     """The task of this test waits until a line was shown."""
     monkeypatch.setattr(progress, "EVERY_S", 0.05)
-    output, messages = [], str(tmp_path / "told")
+    output, messages = [], str(tmp_path / "messages")
 
     def show(line: str) -> None:
         output.append(line)

@@ -322,7 +322,8 @@ def test_each_way_gives_the_result_of_spark(
         spark.catalog.dropTempView(name)
 
 
-HARD_TO_TELL = (
+# Statements whose columns Nyala does not work out: it reads all columns.
+NOT_ANALYSED = (
     # Stars with a table or alias.
     "SELECT * FROM t ORDER BY 1",
     "SELECT k FROM (SELECT k, v FROM (SELECT * FROM t) y) z",
@@ -380,7 +381,7 @@ def test_statements_that_are_not_analysed_read_all_columns(
 
     spark.conf.set("spark.sql.ansi.enabled", ansi)
     try:
-        for text in every_nth(8, HARD_TO_TELL, request):
+        for text in every_nth(8, NOT_ANALYSED, request):
             requested = outcome(lambda text=text: spark.sql(text))
             for _ in range(2):  # the second time with the remembered analysis
                 assert outcome(lambda text=text: nyala.spark.sql(spark, text, store=db.path)) == requested, (
@@ -411,9 +412,10 @@ def test_aggregates_of_rows_in_the_plan_need_no_shuffle(spark: SparkSession, db:
     assert "Exchange" not in db["t"].scan().to_spark(spark).agg({"v": "sum"})._jdf.queryExecution().toString()
 
 
-# With this setting Spark compares times with texts as texts.
+# With this setting, Spark compares a time with a text as two texts.
 TEXTS = "spark.sql.legacy.typeCoercion.datetimeToString.enabled"
-OPEN = (
+# Terms with constants that Spark computes. Some values depend on settings of the session.
+CONSTANT_TERMS = (
     "at >= '2026-03-08'",
     "at >= '2026-03-08 02:30:00' AND at < '2026-03-09'",
     "at < TIMESTAMP '2026-03-08 03:00:00'",
@@ -458,8 +460,9 @@ def test_values_of_constants_that_spark_computes(
     request: pytest.FixtureRequest,
     settings: dict[str, str],
 ) -> None:
-    """Each hour of three days; one day has 23 hours in New York: no row is missing, and no
-    other row is read.
+    """The result is Spark's, and the scan reads no row outside of it.
+
+    The rows are each hour of three days, and one day has 23 hours in New York.
     """
     start = dt.datetime(2026, 3, 7, tzinfo=dt.UTC)
     hours = [start + dt.timedelta(hours=number) for number in range(72)]
@@ -485,7 +488,7 @@ def test_values_of_constants_that_spark_computes(
                 "k", "CAST(at AS TIMESTAMP_LTZ) AS at", "day", "n"
             ).createOrReplaceTempView("u")
             monkeypatch.setattr(query, "leased_frame", spied)
-            for term in every_nth(8, OPEN, request):
+            for term in every_nth(8, CONSTANT_TERMS, request):
                 requested = answer(spark.sql(f"SELECT k FROM u WHERE {term}"))
                 assert (
                     answer(nyala.spark.sql(spark, f"SELECT k FROM t WHERE {term}", store=store)) == requested

@@ -17,7 +17,7 @@ from tests.bench.tpch_tables import tables
 import nyala
 import nyala.spark
 from bench import spark_tpch
-from bench.questions import same
+from bench.query_times import same
 from bench.tpch_queries import KEYS, QUERIES
 from nyala.spark import frames
 

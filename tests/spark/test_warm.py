@@ -1,4 +1,4 @@
-"""What statements share: open readers, and DataFrames of one moment."""
+"""Statements share open readers, and DataFrames of the same moment."""
 
 from __future__ import annotations
 

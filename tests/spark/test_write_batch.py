@@ -29,7 +29,7 @@ def test_a_job_is_one_batch(spark: SparkSession, store: Path) -> None:
         assert db["t"].scan(at=result.timestamp).count() == 1000
 
 
-def test_of_a_key_written_twice_the_later_row_wins(spark: SparkSession, store: Path) -> None:
+def test_the_later_row_of_a_key_wins(spark: SparkSession, store: Path) -> None:
     """Rows are applied in the order of the DataFrame's partitions."""
     with nyala.connect(store) as db:
         db.create_table("t", {"k": "int64", "v": "int64"}, ["k"])

@@ -58,7 +58,7 @@ def opened(path: str, files: FaultyFiles) -> Iterator[Database]:
 def test_a_fault_at_any_operation_loses_nothing(
     origin: str, step: Step, kinds: tuple[FaultKind, ...], request: pytest.FixtureRequest
 ) -> None:
-    """For steps with many operations, the gate tests every tenth one."""
+    """For steps with more than 20 operations, `make test` tests every tenth one."""
     outcomes, operations = outcomes_of(origin, step), operations_of(origin, step)
     places = range(1, operations + 1)
     failed = 0

@@ -30,10 +30,10 @@ def tmp_path() -> Iterator[Path]:
 
 READER = """
 import sys, time, nyala
-looks, newest, rows = 0, 0, 0
-while looks < int(sys.argv[2]):
+reads, newest, rows = 0, 0, 0
+while reads < int(sys.argv[2]):
     with nyala.connect(sys.argv[1], read_only=True) as db:
-        for _ in range(1 + looks % 3):
+        for _ in range(1 + reads % 3):
             with db.snapshot() as snapshot:
                 assert snapshot.timestamp >= newest, "back in time"
                 newest = snapshot.timestamp
@@ -45,12 +45,12 @@ while looks < int(sys.argv[2]):
             while key >= 0:
                 key, walked = links[key], walked + 1
             assert walked == len(links) >= rows, f"{walked} of {len(links)} rows are linked"
-            rows, looks = walked, looks + 1
-print(looks)
+            rows, reads = walked, reads + 1
+print(reads)
 """.replace("ACCOUNTS", str(ACCOUNTS))
 
 
-def many_readers(path: Path, processes: int, looks: int) -> int:
+def many_readers(path: Path, processes: int, reads: int) -> int:
     """Write until every reader has read this number of snapshots. Returns the total number."""
     with open_database(path, maintenance=True, log_limit_bytes=20_000, direct_commit_bytes=30_000) as db:
         links = db.create_table(
@@ -62,7 +62,7 @@ def many_readers(path: Path, processes: int, looks: int) -> int:
             batch.insert("accounts", {"k": range(ACCOUNTS), "v": [0] * ACCOUNTS})
             batch.insert("links", {"k": [0], "before": [-1]})
             batch.insert("heads", {"name": ["head"], "k": [0]})
-        command = [sys.executable, "-c", READER, str(path), str(looks)]
+        command = [sys.executable, "-c", READER, str(path), str(reads)]
         readers = [
             subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
             for _ in range(processes)

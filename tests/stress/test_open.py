@@ -23,7 +23,10 @@ ROWSETS = 10_000
 
 
 def many_rowsets(path: Path, count: int = ROWSETS) -> None:
-    """Create a store with this number of rowsets, with UNDO and 9 columns, by copying entries of a few."""
+    """Create a store with this number of rowsets, by copying the catalogue entries of a few.
+
+    The rowsets have UNDO files and 9 columns.
+    """
     columns = {"k": "int64", **{f"v{n}": "int64" for n in range(8)}}
     with open_database(path) as db:
         table = db.create_table("t", columns, "k", nyala.hash_partition("k", buckets=16))
@@ -119,7 +122,7 @@ def test_a_log_is_replayed_at_a_million_rows_a_second() -> None:
 @pytest.mark.long
 @pytest.mark.skipif(sys.platform != "linux", reason="the peak of a process is read from /proc")
 def test_a_gigabyte_of_log_is_replayed_in_bounded_memory() -> None:
-    """With a limit of 64 MB: the replay flushes in between."""
+    """With a memory limit of 64 MB, the replay flushes in between."""
     with folder_in_memory() as folder:
         with open_database(folder / "s", log_limit_bytes=1 << 40, memory_limit_bytes=8 << 30) as db:
             table = db.create_table("t", {"k": "int64", "v": "binary"}, "k")

@@ -76,10 +76,10 @@ def test_the_lock_holder_is_killed_again_and_again(tmp_path: Path) -> None:
         assert time.monotonic() < deadline_s, "the processes do not end"
         time.sleep(chance.uniform(0.05, 0.4))
         holder = StoreLock(SYSTEM, str(store)).holder()
-        # Every third time a client, at any point of its work.
-        meant = chance.choice(list(running.values())).pid if killed % 3 == 2 else holder and holder.pid
+        # Kill another process in every third round, and otherwise the lock holder.
+        victim = chance.choice(list(running.values())).pid if killed % 3 == 2 else holder and holder.pid
         for me, process in running.items():
-            if process.pid != meant or killed >= kills or process.poll() is not None:
+            if process.pid != victim or killed >= kills or process.poll() is not None:
                 continue
             process.kill()
             process.wait()

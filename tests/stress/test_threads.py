@@ -78,10 +78,7 @@ def impatient() -> Iterator[None]:
 
 @pytest.mark.parametrize("durability", each(2, ["commit", "group"]))
 def test_transfers_keep_the_sum_of_all_accounts(tmp_path: Path, impatient: None, durability: str) -> None:
-    """With every kind of write.
-
-    Each snapshot has every account and the same sum, and every linked row once.
-    """
+    """Every snapshot has all accounts, the same sum, and each linked row once. Threads use every kind of write."""
     move_money(tmp_path / "s", durability, SECONDS)
 
 
@@ -117,7 +114,7 @@ def move_money(path: Path, durability: str, seconds: float) -> int:
         key_of = list(range(ACCOUNTS))  # each account has one of two keys
         newest = [-1 - chain for chain in range(4)]  # the last number of each writer's list is different
         linked = [0] * 4
-        looks = itertools.count()
+        reads = itertools.count()
 
         def transfer(chance: random.Random) -> None:
             first, second = sorted(chance.sample(range(ACCOUNTS), 2))
@@ -171,7 +168,7 @@ def move_money(path: Path, durability: str, seconds: float) -> int:
             )
             assert sum(found["v"].to_pylist()) == ACCOUNTS * OPENING, "a snapshot has half a transfer"
             assert scan.to_arrow().sort_by("k").equals(found), "a second read differs"
-            next(looks)
+            next(reads)
             past.append((scan.timestamp, found))
             at, then = chance.choice(past)
             assert accounts.scan(columns=["k", "v"], at=at, order_by_key=True).to_arrow().equals(then), (
@@ -201,7 +198,7 @@ def move_money(path: Path, durability: str, seconds: float) -> int:
             assert walked == len(before) and len(reached) == len(set(before) - set(before.values())), (
                 "a linked row is missing"
             )
-            next(looks)
+            next(reads)
 
         def background_has_worked() -> bool:
             status = db.maintenance.status()
@@ -210,8 +207,8 @@ def move_money(path: Path, durability: str, seconds: float) -> int:
         crowd = Crowd(seconds, background_has_worked)
         for chain in range(4):
             crowd.add(functools.partial(write, chain))
-        for look in (read, read, follow, follow):
-            crowd.add(look)
+        for work in (read, read, follow, follow):
+            crowd.add(work)
         crowd.run()
         status = db.maintenance.status()
         assert status.failures == 0, status.last_error
@@ -222,7 +219,7 @@ def move_money(path: Path, durability: str, seconds: float) -> int:
         assert contents(db) == total, "the log has the rows that memory had"
         db.flush()
         assert contents(db) == total
-    return next(looks)
+    return next(reads)
 
 
 def contents(db: Database) -> list[Any]:

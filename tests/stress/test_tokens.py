@@ -101,8 +101,8 @@ def test_tokens_give_the_rows_of_their_scan(
             if flushed:
                 db.flush()
         at = moments[-1 - min(back, len(moments) - 1)]
-        asked = pa.schema([WIDER.field(name) for name in columns]) if wide else columns
-        scan = table.scan(columns=asked, where=where, at=at, order_by_key=ordered)
+        requested = pa.schema([WIDER.field(name) for name in columns]) if wide else columns
+        scan = table.scan(columns=requested, where=where, at=at, order_by_key=ordered)
         expected = as_tuples(scan.to_arrow())
         assert len(expected) == scan.count()
         by_token = of_tokens(scan)
@@ -121,7 +121,7 @@ def test_tokens_give_the_rows_of_their_scan(
         assert in_any_order(narrowed) == in_any_order(
             [tuple(row[index] for index in kept) for row in expected]
         )
-        limited = table.scan(columns=asked, where=where, at=at, order_by_key=ordered, limit=limit)
+        limited = table.scan(columns=requested, where=where, at=at, order_by_key=ordered, limit=limit)
         if limit is not None:
             assert [rows[:limit] for rows in by_token] == of_tokens(limited) or not ordered
             assert all(len(rows) <= limit for rows in of_tokens(limited))

@@ -60,10 +60,10 @@ def one_fault(origin: str, step: Step, outcomes: Outcomes, fail_at: int) -> None
         moment = db.now()
         files.fail_at = len(files.operations) + fail_at
         # No other error, and no missing rows. A CorruptionError would make the user restore a backup.
-        with pytest.raises(StorageError) as told:
+        with pytest.raises(StorageError) as error:
             step(db)
         assert files.failed is not None
-        assert told.value.path == files.failed.path and told.value.outcome is None, told.value
+        assert error.value.path == files.failed.path and error.value.outcome is None, error.value
         assert whole(db) == outcomes.before
         assert rows(db["t"], at=moment) == outcomes.before["t"][1]
         step(db)  # the failure is not remembered: the same call now works

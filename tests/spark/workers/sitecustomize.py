@@ -1,3 +1,3 @@
-"""Python imports this module first in what the tests start: see `loaded`."""
+"""Python imports this module first, in every process that the tests start. It imports `loaded`."""
 
 import loaded  # noqa: F401
