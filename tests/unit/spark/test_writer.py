@@ -168,9 +168,12 @@ def test_two_columns_of_one_name_are_refused(store: Path) -> None:
         NyalaWriter(WriteOptions.parse({"path": str(store), "table": "t"}), twice)
 
 
-def test_overwrite_with_an_update_is_refused_before_anything_is_staged(store: Path) -> None:
-    """Mode overwrite with operation update raises an error, and no staging folder is left."""
-    source = NyalaDataSource({"path": str(store), "table": "t", "operation": "update"})
+@pytest.mark.parametrize("operation", ["update", "Upsert", "insert-ignore"])
+def test_overwrite_with_an_operation_is_refused_before_anything_is_staged(
+    store: Path, operation: str
+) -> None:
+    """Mode overwrite would replace all rows, which an update or upsert does not mean."""
+    source = NyalaDataSource({"path": str(store), "table": "t", "operation": operation})
     with pytest.raises(InvalidArgumentError, match="overwrite"):
         source.writer(schema=SCHEMA, overwrite=True)
     assert staged(store) == []

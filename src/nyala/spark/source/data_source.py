@@ -129,6 +129,11 @@ class NyalaDataSource(DataSource):
     @errors_in_options()
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         options = WriteOptions.parse(self._with_target(schema))
+        if overwrite and plain_names(self.options).get("operation", "insert").lower() != "insert":
+            raise InvalidArgumentError(
+                f"mode('overwrite') replaces all rows of table {options.table!r}, so it cannot be combined with "
+                f"operation={options.operation!r}: use mode('append'), or remove the operation"
+            )
         if options.transaction is not None:
             raise InvalidArgumentError(
                 "option 'transaction' is only for df.writeStream: remove it. To repeat a batch write safely, use "
@@ -164,7 +169,7 @@ class NyalaDataSource(DataSource):
     @errors_in_options()
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
         options = WriteOptions.parse(self._with_target(schema))
-        if overwrite and plain_names(self.options).get("operation", "insert") != "insert":
+        if overwrite and plain_names(self.options).get("operation", "insert").lower() != "insert":
             raise InvalidArgumentError(
                 f"output mode 'complete' replaces all rows of table {options.table!r} by each micro-batch, so it "
                 f"cannot be combined with operation={options.operation!r}: remove the operation. To keep the other "

@@ -106,11 +106,6 @@ class NyalaWriter(DataSourceArrowWriter):
         filled: bool = False,
     ) -> None:
         """only: the columns to write; None: all. filled: Spark may have added columns of NULLs."""
-        if overwrite and options.operation not in ("insert", "upsert"):
-            raise InvalidArgumentError(
-                f"mode('overwrite') replaces all rows of table {options.table!r}, so it cannot be combined with "
-                f"operation {options.operation!r}: use mode('append')"
-            )
         check_no_condition(options, overwrite)
         self._options = options
         self._overwrite = overwrite
