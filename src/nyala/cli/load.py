@@ -249,7 +249,7 @@ def load(
 )  # fmt: skip
 @click.option(
     "--word", "words", metavar="WORD=MEANING", multiple=True,
-    help="A further operation WORD means upsert, delete or skip; may be repeated.",
+    help="Treat the operation WORD as MEANING: upsert, delete or skip. May be repeated.",
 )  # fmt: skip
 @click.option(
     "--errors",

@@ -211,7 +211,9 @@ def purge(folder: str, table: str | None, yes: bool) -> None:
 @click.command(cls=Command)
 @folder_argument
 @table_argument
-@click.option("--dry-run", is_flag=True, help="Change nothing; print about how much could be freed.")
+@click.option(
+    "--dry-run", is_flag=True, help="Change nothing; print an estimate of the bytes that could be freed."
+)
 def vacuum(folder: str, table: str | None, dry_run: bool) -> None:
     """Free the disk space of expired history, dead rows and unused files."""
     began_s = time.monotonic()

@@ -96,7 +96,7 @@ def example_log(directory: Path) -> list[str]:
         [pa.array([1, 2, 3], pa.int64()), pa.array(["a", "b", None], pa.string())], names=["10", "11"]
     )
     keys = pa.RecordBatch.from_arrays([pa.array([2], pa.int64())], names=["10"])
-    first = 7034985062400000
+    first = 7034985062400000000
     writer.append(LogRecord(first, "load-1", (ResolvedGroup(1, 1, "insert", (5, 7), (0, 2, 3), rows),)))
     writer.sync()
     writer.append(LogRecord(first + 1, None, (ResolvedGroup(1, 1, "delete", (5,), (0, 1), keys),)))
@@ -106,7 +106,7 @@ def example_log(directory: Path) -> list[str]:
 
 
 def example_position() -> list[str]:
-    encoded = PositionRecord(LogPosition(3, 4096), 7034985062400002, 12).encode()
+    encoded = PositionRecord(LogPosition(3, 4096), 7034985062400000002, 12).encode()
     return [
         f"{offset:>4}    {encoded[offset : offset + size].hex(' '):<24} {name}"
         for name, offset, size in format.POSITION.offsets()
