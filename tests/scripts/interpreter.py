@@ -112,7 +112,7 @@ class Interpreter:
 
     @property
     def _source(self) -> Any:
-        """The database, or the transaction of the present statement."""
+        """Return the database, or the transaction of the present statement."""
         return self._transaction or self.db
 
     def run(self, statement: str) -> list[str]:
@@ -559,7 +559,7 @@ def _plan_text(plan: Plan, ids: Sequence[int]) -> str:
 
 
 def _layout(number: int, text: str) -> RowSetLayout:
-    """A rowset of a key and one value column of equal size, with a row per 100 bytes."""
+    """Return a rowset with a key and one value column of equal size, and a row per 100 bytes."""
     keys, size, options = re.fullmatch(r"([\d.]+):([\d.]+)((?:,[^,]+)*)", text).groups()  # type: ignore[union-attr]
     low, high = (int(bound).to_bytes(8, "big") for bound in keys.split(".."))
     given = dict(option.partition("=")[::2] for option in options.split(",")[1:])

@@ -47,7 +47,7 @@ def test_script_on_a_bucket(name: str, bucket: S3Server, tmp_path: Path) -> None
 
 @pytest.fixture(scope="module")
 def holder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Child]:
-    """A process that opens stores before this process does, and so holds their locks."""
+    """Start a process that opens each store before this process does, and so holds its lock."""
     with children(tmp_path_factory.mktemp("holder"), 1, "") as [child]:
         yield child
 

@@ -47,7 +47,7 @@ with nyala.connect(path, maintenance=False) as db:
 
 @contextlib.contextmanager
 def holder(path: str, step: str) -> Iterator[subprocess.Popen[str]]:
-    """Another process, which holds the lock of the store and is killed at this step."""
+    """Start another process, which holds the lock of the store and is killed at this step."""
     module, name, when = step.split(":")
     process = subprocess.Popen(
         [sys.executable, "-c", HOLDER, path, module, name, when],

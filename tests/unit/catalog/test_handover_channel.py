@@ -34,7 +34,7 @@ Serve = Callable[[frames.Handler], ChannelServer]
 
 
 def one_request(handler: frames.Handler) -> Session:
-    """A session that ends after one request."""
+    """Return a session that ends after one request."""
     session: Any = SimpleNamespace(answer=handler, waits_s=lambda: 0.0, end=lambda: None)
     return cast(Session, session)
 
@@ -371,7 +371,7 @@ def test_many_clients_at_once(serve: Serve, tmp_path: Path) -> None:
 
 
 def frame(text: bytes = b"{}", attachments: Sequence[bytes] = ()) -> bytes:
-    """A frame in the layout of docs/format/lease-and-lock.md."""
+    """Return a frame in the layout of docs/format/lease-and-lock.md."""
     head = b"NYH1" + struct.pack("<II", len(text), len(attachments))
     head += b"".join(struct.pack("<Q", len(attachment)) for attachment in attachments)
     body = text + b"".join(attachments)

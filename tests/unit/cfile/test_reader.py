@@ -110,7 +110,7 @@ def test_key_index(files: MemoryFiles) -> None:
     reader.check()
     single, value, composite = column_of(reader, 10), column_of(reader, 11), reader.column(ColumnKey(KEY))
     assert composite is not None
-    assert requested == [[0, 8192, 16_384]], "read once, with blocks of 64 KiB"
+    assert requested == [[0, 8192, 16_384]], "the writer requests the first keys once, for blocks of 64 KiB"
     index = single.block_first_keys()
     assert index is not None and index.type == pa.large_binary()
     assert index.to_pylist() == [number.to_bytes(8, "big") for number in requested[0]]

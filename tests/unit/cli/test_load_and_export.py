@@ -490,7 +490,7 @@ def test_a_failed_load_removes_its_new_store(run: Run, tmp_path: Path) -> None:
     assert "row 1, line 2" in output[2] and os.listdir(tmp_path) == ["x.csv"]
     (tmp_path / "a").mkdir()
     run("table", "load", tmp_path / "a" / "s", *words, code=1)
-    assert os.listdir(tmp_path / "a") == [], "what was there before stays"
+    assert os.listdir(tmp_path / "a") == [], "a folder that existed before is kept"
 
 
 def test_new_table_from_parquet(run: Run, tmp_path: Path) -> None:

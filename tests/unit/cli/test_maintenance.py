@@ -57,7 +57,7 @@ def test_compact(run: Run, store: Path) -> None:
     assert one["bytes_before"] > one["bytes"] > 0
     assert rows_of(store) == before and len(before) == 300
     named = {str(path) for path in (store / "data").rglob("*") if path.is_file()}
-    assert len(named) == 1, "what the compaction replaced is still there"
+    assert len(named) == 1, "the replaced files were not removed"
 
     again = run("table", "compact", store, "t", "--json").json["tables"][0]
     assert again["compactions"] == 0 and again["bytes_before"] == again["bytes"]

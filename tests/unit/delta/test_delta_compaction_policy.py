@@ -33,7 +33,7 @@ def simulate(flushes: list[int], files_min: int) -> tuple[list[int], int]:
 def test_a_year_of_daily_flushes_leaves_few_files(files_min):
     """365 small files would slow each scan; a daily merge of all would write each record 182 times."""
     files, rewrites = simulate([100] * 365, files_min)
-    assert sum(files) == 36_500, "nothing is dropped"
+    assert sum(files) == 36_500, "all bytes are still there"
     assert len(files) <= files_min - 1 + math.log2(365)
     assert rewrites <= 1 + math.log2(365)
 

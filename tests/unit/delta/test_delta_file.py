@@ -155,7 +155,7 @@ def test_newest_returns_the_last_record_of_each_row(tmp_path):
     for lower, upper, expected in ((0, 100, {1: 2, 4: 3, 7: 4, 9: 5}), (2, 9, {4: 3, 7: 4}), (5, 7, {})):
         rowids, values = file.newest(10, lower, upper, stats)
         assert dict(zip(rowids.tolist(), values.to_pylist(), strict=True)) == expected
-    assert stats.blocks_read == 2 * 3, "rowids and values"
+    assert stats.blocks_read == 2 * 3, "only blocks of rowids and values are read"
     held = file.run(10)
     assert held is not None and file.newest(10, 2, 9, stats)[1].to_pylist() == [3, 4]
     assert stats.blocks_read == 2 * 3, "a run that is still referenced is not read again"

@@ -80,12 +80,12 @@ def test_every_snapshot_reads_the_last_change_up_to_it(history, base_at, borders
         expected = [value_at(history, row, snapshot) for row in range(ROWS)]
         assert applied(base, 0, undo, redo, snapshot).to_pylist() == expected
         window = applied(base.slice(2, 3), 2, undo, redo, snapshot)
-        assert window.to_pylist() == expected[2:5], "a window reads what the whole column reads"
+        assert window.to_pylist() == expected[2:5], "a part of the column has the same values"
         gathered, (places, values) = base.take(pa.array(shuffled)), resolve_at(undo, redo, snapshot, shuffled)
         if values is not None:
             gathered = patch(gathered, places, values)
         assert gathered.to_pylist() == [expected[row] for row in shuffled], (
-            "and so do single rows in any order"
+            "single rows, in any order, have the same values"
         )
 
 

@@ -23,7 +23,7 @@ KEY_TYPES = [
 
 
 def canonical(type: ColumnType) -> st.SearchStrategy[Any]:
-    """Canonical scalars, including the extremes and many equal and nearly equal ones."""
+    """Draw canonical scalars, including the extremes and many equal and nearly equal ones."""
     if type.is_text:
         length = type.length or 20
         return st.text(st.sampled_from("\0\1ab\x7fé€\U0001f40e"), max_size=length) | st.text(max_size=length)

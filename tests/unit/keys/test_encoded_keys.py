@@ -87,7 +87,7 @@ def test_k1_sorting_and_searching(drawn: tuple[KeyCodec, list[list[bytes]]]) -> 
     a, p = make(codec, left), make(codec, probes)
     order = a.sort_indices()
     assert order.dtype == np.int64
-    assert order.tolist() == sorted(range(len(left)), key=left.__getitem__), "stable"
+    assert order.tolist() == sorted(range(len(left)), key=left.__getitem__), "equal keys keep their order"
     ascending = sorted(left)
     s = a.take(order)
     assert s.is_ascending() and s.sort_indices().tolist() == list(range(len(left)))

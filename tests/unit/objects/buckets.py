@@ -29,7 +29,7 @@ class Bucket:
 
 
 def quick_env() -> Env:
-    """An environment in which waiting takes no time."""
+    """Return an environment in which waiting takes no time."""
     return replace(SYSTEM, clock=ManualClock(), randomness=SeededRandomness())
 
 

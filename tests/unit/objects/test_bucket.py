@@ -46,7 +46,7 @@ def impatient(server: S3Server) -> Objects:
 
 
 def sent(server: S3Server, call: Callable[[], object]) -> dict[str, int]:
-    """The requests that a call sends."""
+    """Return the requests that a call sends."""
     before = server.requests.copy()
     call()
     return dict(server.requests - before)
@@ -346,7 +346,7 @@ def test_a_new_client_in_a_forked_child_raises_too(server: S3Server, objects: Ob
         if not answered:
             os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
-        assert answered, "the child hangs"
+        assert answered, "the forked child hangs"
         assert "this process was forked from one that had opened a bucket" in pipe.read().decode()
 
 

@@ -64,7 +64,9 @@ def test_acknowledged_changes_survive_a_power_cut_at_any_moment(seed: int) -> No
             recording.crash_image(cut, chance, str(image))
             found = contents(image / "bucket")
             for key, bodies in begun.items():
-                assert found.get(key) is None or found[key] in bodies, "a part, or bytes of another key"
+                assert found.get(key) is None or found[key] in bodies, (
+                    "the object has a part of its bytes, or bytes of another key"
+                )
                 settled = [body for at, of, body in acknowledged if of == key and at <= cut]
                 later = [body for at, of, body in acknowledged if of == key and at > cut]
                 if settled:

@@ -19,8 +19,8 @@ KEYS = {"access_key_id": "AKIA-SECRET", "secret_access_key": "very-secret"}
 
 
 @pytest.fixture
-def made(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[tuple[str, dict[str, Any]]]:
-    """The clients of obstore that `open_objects` would create, with their arguments."""
+def created(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[tuple[str, dict[str, Any]]]:
+    """Return the list of clients that `open_objects` creates in obstore, with their arguments."""
     found: list[tuple[str, dict[str, Any]]] = []
     for name in ("S3Store", "GCSStore", "AzureStore"):
 
@@ -58,7 +58,7 @@ def test_a_folder_is_opened_by_its_url(tmp_path: Path) -> None:
     ],
 )  # fmt: skip
 def test_a_url_names_provider_bucket_and_prefix(
-    made: list[tuple[str, dict[str, Any]]],
+    created: list[tuple[str, dict[str, Any]]],
     url: str,
     options: dict[str, Any],
     store: str,
@@ -69,19 +69,19 @@ def test_a_url_names_provider_bucket_and_prefix(
     objects = open_objects(url, options)
     assert isinstance(objects, BucketObjects) and objects.url == url.rstrip("/")
     assert "secret" not in repr(objects).lower()
-    assert [name for name, _ in made] == [store, store]
-    for _, arguments in made:
+    assert [name for name, _ in created] == [store, store]
+    for _, arguments in created:
         assert (arguments["bucket"], arguments["prefix"], arguments["config"]) == (bucket, prefix, config)
     # The first client sends each request once, for `create`.
-    assert [arguments["retry_config"]["max_retries"] for _, arguments in made] == [0, 5]
-    assert all("timeout" in arguments["client_options"] for _, arguments in made)
+    assert [arguments["retry_config"]["max_retries"] for _, arguments in created] == [0, 5]
+    assert all("timeout" in arguments["client_options"] for _, arguments in created)
 
 
-def test_a_function_alone_provides_the_credentials(made: list[tuple[str, dict[str, Any]]]) -> None:
+def test_a_function_alone_provides_the_credentials(created: list[tuple[str, dict[str, Any]]]) -> None:
     def provider() -> None: ...
 
     open_objects("s3://b/p", provider)
-    assert made[0][1]["credential_provider"] is provider
+    assert created[0][1]["credential_provider"] is provider
 
 
 @pytest.mark.parametrize(
@@ -119,13 +119,13 @@ def test_a_function_alone_provides_the_credentials(made: list[tuple[str, dict[st
     ],
 )
 def test_error_messages_contain_no_secrets(
-    made: list[tuple[str, dict[str, Any]]], url: Any, options: Any, says: str
+    created: list[tuple[str, dict[str, Any]]], url: Any, options: Any, says: str
 ) -> None:
     with pytest.raises(InvalidArgumentError) as raised:
         open_objects(url, options)
     assert says in str(raised.value)
     assert "very-secret" not in str(raised.value) and "AKIA" not in str(raised.value)
-    assert made == []
+    assert created == []
 
 
 # ── profiles of the AWS command line ────────────────────────────────────────────────────────────────────────────────

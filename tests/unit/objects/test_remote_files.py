@@ -62,7 +62,7 @@ A = f"{URL}/data/1/a.base"
 
 
 def cached(folder: Path) -> list[Path]:
-    """The cache files on the disk."""
+    """Return the cache files on the disk."""
     return [path for path in folder.rglob("*") if path.is_file() and path.name != "lock"]
 
 
@@ -240,7 +240,7 @@ def test_the_least_recently_used_copies_go_when_the_cache_is_full(bucket: Bucket
         assert file.read(7, 8 * CHUNK_BYTES) == CONTENT[7 : 7 + 8 * CHUNK_BYTES]
         held = sum(path.stat().st_blocks * 512 for path in cached(bucket.folder))
         assert held <= 11 * CHUNK_BYTES
-    assert opened["a"].read(0, SIZE) == CONTENT, "a read that is larger than the cache"
+    assert opened["a"].read(0, SIZE) == CONTENT, "a read that is larger than the cache is right"
 
 
 @pytest.mark.parametrize("cache_bytes", [0, 1, CHUNK_BYTES])

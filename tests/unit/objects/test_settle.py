@@ -165,14 +165,14 @@ def faults_of(
 
 
 def plain_race(create: Creator, bucket: Bucket, creators: int, count: int) -> list[str]:
-    """A race without faults."""
+    """Run a race without faults."""
     keys = [f"log/{number:06}" for number in range(count)]
     learned = race(create, [bucket.client() for _ in range(creators)], keys)
     return faults_of(learned, bucket.client(), keys)
 
 
 def faulty_race(create: Creator, bucket: Bucket, seed: int) -> list[str]:
-    """A race in which a third of the requests fail, some of them arriving late."""
+    """Run a race in which a third of the requests fail, and some of them arrive late."""
     keys = [f"log/{number:06}" for number in range(20)]
     clients = [
         FaultyObjects(bucket.client(), at_random(seed + number, 0.33), late_s=0.005, seed=seed + number)
@@ -197,7 +197,7 @@ def test_a_race_has_exactly_one_winner_although_requests_fail(bucket: Bucket, se
 
 
 def plain_put(env: Env, objects: Objects, key: str, body: bytes) -> bytes | None:
-    """Tests whether the key is free and then writes, without put-if-absent."""
+    """Mutant: test whether the key is free and then write, without put-if-absent."""
     found = objects.get(key)
     if found is None:
         objects.put(key, body)
@@ -205,6 +205,7 @@ def plain_put(env: Env, objects: Objects, key: str, body: bytes) -> bytes | None
 
 
 def timeout_is_success(env: Env, objects: Objects, key: str, body: bytes) -> bytes | None:
+    """Mutant: treat a time-out as success."""
     try:
         return None if objects.create(key, body) else objects.get(key)
     except StorageError as error:
@@ -214,7 +215,7 @@ def timeout_is_success(env: Env, objects: Objects, key: str, body: bytes) -> byt
 
 
 def timeout_is_failure(env: Env, objects: Objects, key: str, body: bytes) -> bytes | None:
-    """After a time-out, tries again with other bytes."""
+    """Mutant: try again with other bytes after a time-out."""
     for attempt in range(1000):
         try:
             mine = body if attempt == 0 else body + b"."
@@ -225,7 +226,7 @@ def timeout_is_failure(env: Env, objects: Objects, key: str, body: bytes) -> byt
 
 
 def refused_is_lost(env: Env, objects: Objects, key: str, body: bytes) -> bytes | None:
-    """Does not compare the stored bytes with its own."""
+    """Mutant: after a refusal, do not compare the stored bytes with the caller's own."""
     for _ in range(1000):
         try:
             return None if objects.create(key, body) else objects.get(key)

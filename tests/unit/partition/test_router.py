@@ -102,7 +102,7 @@ def partition_of(
         and (partition.range_lower is None or partition.range_lower <= key)
         and (partition.range_upper is None or key < partition.range_upper)
     ]
-    assert len(found) <= 1, "T1"
+    assert len(found) <= 1, "a row belongs to at most one partition (T1)"
     return found[0] if found else -1
 
 

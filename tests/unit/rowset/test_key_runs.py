@@ -55,7 +55,9 @@ def test_exactly_the_inserted_keys_are_found(layout, data):
             index.check(len(rows))
             probes = data.draw(st.lists(st.integers(-5, 65), max_size=20))
             found = index.find(encode(layout, probes), len(rows))
-            assert found.tolist() == [rows.get(n, -1) for n in probes], "also in an older state"
+            assert found.tolist() == [rows.get(n, -1) for n in probes], (
+                "each state of the index has its own keys"
+            )
             bounds = sorted((data.draw(st.integers(0, 60)), data.draw(st.integers(0, 60))))
             lower, upper = (encode(layout, [bound]).at(0) for bound in bounds)
             inside = index.rowids_in(KeyRange(lower, upper), len(rows))

@@ -72,7 +72,10 @@ def change(k: int, round: int) -> dict[str, Any]:
 
 @pytest.fixture(autouse=True)
 def small_splits(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Scans that cache results read rowsets of some thousand rows in several splits."""
+    """Make splits small, so that rowsets of some thousand rows have several.
+
+    This includes splits of scans that cache results.
+    """
     monkeypatch.setattr(read_path, "SPLIT_ROWS", SPLIT)
     monkeypatch.setattr(read_path, "_INLINE_ROWS", 0)
     monkeypatch.setattr(split, "_SCAN_ROWS_MIN", 2048)

@@ -60,7 +60,7 @@ def converted(values: Any, type_: str) -> tuple[list[Any], dict[int, str]]:
     else:
         values = [to_canonical(wanted, value) for value in array.to_pylist()]
     failed = dict(zip(result.errors.rows.tolist(), result.errors.codes, strict=True))
-    assert all(values[row] is None for row in failed), "V2"
+    assert all(values[row] is None for row in failed), "failed rows have no value (V2)"
     return values, failed
 
 

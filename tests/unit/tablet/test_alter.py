@@ -268,11 +268,11 @@ def test_flushes_and_merges_in_another_process_write_the_same(path: Path) -> Non
     t.update({"k": [1], "new": [1]})
     store = db._writer()
 
-    def over_there(files: Files, root_path: str, pieces: Any) -> list[Written]:
+    def write_in_worker(files: Files, root_path: str, pieces: Any) -> list[Written]:
         job = json.loads(json.dumps(spill(files, root_path, "data/spill", pieces)))
         return decode_written(json.loads(json.dumps(run_spilled(files, job))))
 
-    def in_a_worker(job: Any, reservation: Any) -> Any:
+    def merge_in_worker(job: Any, reservation: Any) -> Any:
         kind, arguments = file_jobs.encode_job(job)
         made = file_jobs.run(
             SYSTEM,
@@ -282,12 +282,12 @@ def test_flushes_and_merges_in_another_process_write_the_same(path: Path) -> Non
         return file_jobs.decode_output(json.loads(json.dumps(file_jobs.encode_output(made))))
 
     expected, old = [(1, 1, 1), (2, 2, 7), (3, 2**40, 7)], [(1, 1, "a"), (2, 2, "b")]
-    flush(store, write=over_there)
+    flush(store, write=write_in_worker)
     assert rows(t) == expected and rows(t, at=before) == old
     state = db._root().table("t")
     assert len(state.tablets[0].rowsets) == 2
     plan = MergePlan(tuple(rowset.id for rowset in state.tablets[0].rowsets), 0.0)
-    assert compact(store, state.id, state.tablets[0].id, plan, in_a_worker)
+    assert compact(store, state.id, state.tablets[0].id, plan, merge_in_worker)
     assert rows(t) == expected and rows(t, at=before) == old
     db.close()
     with open_database(path) as db:
@@ -295,7 +295,7 @@ def test_flushes_and_merges_in_another_process_write_the_same(path: Path) -> Non
 
 
 def test_a_range_that_is_dropped_during_a_flush_and_a_merge(path: Path) -> None:
-    """Files for the dropped range are removed, and the work continues."""
+    """The files for the dropped range are removed, and the flush and the merge continue."""
     with open_database(path) as db:
         t = db.create_table("t", {"k": "int64"}, "k", nyala.range_partition("k", bounds=[(0, 10), (10, 20)]))
         t.insert({"k": [1, 11]})

@@ -56,7 +56,7 @@ class World:
         log.append = kept  # type: ignore[method-assign]
 
     def table(self) -> Any:
-        """A new table with four tablets."""
+        """Create a table with four tablets."""
         self.tables += 1
         self.records.clear()
         hashes, ranges = nyala.hash_partition("k", buckets=2), nyala.range_partition("k", splits=[2])

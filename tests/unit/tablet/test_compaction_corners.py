@@ -42,7 +42,7 @@ def test_an_expired_rowset_with_deletes_in_memory_is_dropped_after_a_flush(folde
             clock.advance(2)
         assert compactor.counters.given_up == 0
         table.vacuum()
-        assert table.stats().rowsets == 1, "the row that was inserted last"
+        assert table.stats().rowsets == 1, "only the row that was inserted last is left"
         assert rows(table) == [(5000, 1)]
 
 

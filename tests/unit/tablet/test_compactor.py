@@ -201,7 +201,7 @@ def test_a_plan_waits_for_disk_space_and_status_says_why(
     disk.free = 1 << 40
     clock.advance(DELAY_S / 2)
     to_the_end(db)
-    assert len(rowsets(db)) == 5 and db.maintenance.status().waiting == waiting, "it tries again later"
+    assert len(rowsets(db)) == 5 and db.maintenance.status().waiting == waiting, "the plan is not retried yet"
     clock.advance(DELAY_S)
     to_the_end(db)
     assert len(rowsets(db)) == 1 and table.count() == 500
@@ -243,7 +243,7 @@ def test_status_shows_the_running_compaction(
 
 @pytest.fixture
 def real_store(folder: Path) -> Iterator[Database]:
-    """A store with the system's clock and files, which worker processes need; without background threads."""
+    """Open a store with the system's clock and files, for worker processes, and no background threads."""
     with nyala.connect(folder / "real", maintenance=False) as db:
         yield db
 

@@ -242,7 +242,7 @@ class World:
         for key, a, b, kind, stamp in every[:8]:
             at = stamp - 1 if kind in ("update_preimage", "delete") else stamp
             assert self.table.get({"k": key}, at=at) == {"k": key, "a": a, "b": b}, (
-                "the same as in a snapshot"
+                "the feed has the row of the snapshot"
             )
         applied = self.state(since)
         for key, a, b, kind, _ in net:

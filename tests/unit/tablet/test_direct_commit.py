@@ -131,7 +131,7 @@ def test_b1_a_failed_direct_commit_leaves_no_row_and_no_file(tmp_path: Path, ope
                 files.heal()
                 getattr(table, operation)(given_)
             else:
-                assert len(files.operations) < files.fail_at, "the load ended before that operation"
+                assert len(files.operations) < files.fail_at, "the load needs fewer operations"
                 break
             finally:
                 files.fail_at = None

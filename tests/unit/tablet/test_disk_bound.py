@@ -35,7 +35,7 @@ def folder() -> Iterator[Path]:
 
 
 def overwritten(number: int) -> pa.Table:
-    """All rows of the table, with values that cannot be compressed."""
+    """Return all rows of the table, with values that cannot be compressed."""
     random = np.random.default_rng(number)
     return pa.table(
         {"k": np.arange(ROWS), "v": random.integers(0, 1 << 62, ROWS), "w": random.integers(0, 1 << 62, ROWS)}
@@ -43,7 +43,7 @@ def overwritten(number: int) -> pa.Table:
 
 
 def bytes_on_disk(db: Database) -> int:
-    """The size of data files and log."""
+    """Return the size of data files and log."""
     return sum(
         path.stat().st_size
         for part in ("data", "wal")
@@ -115,7 +115,7 @@ def test_vacuum_shortens_the_log(folder: Path) -> None:
         assert bytes_on_disk(db) == before > 4 * BATCH_BYTES
         table.vacuum()
         assert bytes_on_disk(db) < ROWS * 24 * 1.2
-        assert db._writer().log.size_bytes < 10_000, "only changes of the catalogue"
+        assert db._writer().log.size_bytes < 10_000, "the log has only changes of the catalogue"
 
 
 def test_redo_keeps_only_versions_within_the_history(folder: Path) -> None:
@@ -171,7 +171,7 @@ def test_readable_moments_stay_the_same(records: list[tuple[int, int, int]], cut
         before, after = run.resolve(moment), short.resolve(moment)
         assert before[0].tolist() == after[0].tolist() and before[1].equals(after[1])
     if kind == "redo" and cut >= 20:
-        assert len(short) == len({row for row, _ in unique}), "one version of each row"
+        assert len(short) == len({row for row, _ in unique}), "one version of each row is left"
 
 
 def test_a_snapshot_does_not_keep_the_log(folder: Path) -> None:

@@ -30,9 +30,7 @@ from nyala.tablet.workers.process import JobCancelled
 
 @pytest.fixture
 def db(tmp_path: Path) -> Iterator[Database]:
-    """A database with the system's clock and files, which worker processes need; without background
-    threads.
-    """
+    """Open a store with the system's clock and files, for worker processes, and no background threads."""
     with nyala.connect(tmp_path / "real", maintenance=False) as db:
         yield db
 
@@ -44,7 +42,7 @@ def worker(db: Database, monkeypatch: pytest.MonkeyPatch) -> FlushWorker:
 
 
 def files_of(db: Database) -> list[str]:
-    """The data files, without the random tokens in their names."""
+    """Return the data files, without the random tokens in their names."""
     return sorted(re.sub("-[0-9a-f]{16}", "", path.name) for path in Path(db.path, "data").rglob("*.*"))
 
 

@@ -94,7 +94,7 @@ def test_h1_moments_before_the_mark_are_refused(db: Database, clock: ManualClock
     clock.advance(30)
     second = table.update({"k": [1], "v": [2]})
     clock.advance(30)
-    assert rows(table, at=first) == [(1, 1)], "exactly as old as its history"
+    assert rows(table, at=first) == [(1, 1)], "a moment exactly as old as the history is readable"
     clock.advance(0.000_001)
     oldest = from_physical(clock.now_us() - 60_000_000)
     reads = [

@@ -62,7 +62,7 @@ def made() -> Iterator[tuple[Path, dict[int, list[tuple[object, ...]]]]]:
 def long_log(
     made: tuple[Path, dict[int, list[tuple[object, ...]]]],
 ) -> Iterator[tuple[Path, dict[int, list[tuple[object, ...]]]]]:
-    """A copy of the store, which the test may change."""
+    """Return a copy of the store, which the test may change."""
     path, moments = made
     with folder_in_memory() as folder:
         shutil.copytree(path, folder / "s")

@@ -37,7 +37,10 @@ OLD = from_physical(NOW_US - int(FLUSH_AGE_S * 1e6) - 1)
 def pressure(
     tablets: list[tuple[int, int, int | None]], *, limit: int = 1000 * MB, log: int = 0, log_limit: int = 64 * MB
 ) -> Pressure:  # fmt: skip
-    """tablets: (id, bytes, oldest timestamp)."""
+    """Return the memory and log pressure of a store.
+
+    tablets: (id, bytes, oldest timestamp) of each tablet.
+    """
     return Pressure(
         sum(size for _, size, _ in tablets), limit, log, log_limit, NOW_US,
         [TabletMemory(number, size, oldest) for number, size, oldest in tablets],

@@ -145,9 +145,9 @@ def test_t2_unused_rowsets_are_closed(tmp_path: Path, monkeypatch: pytest.Monkey
         assert process.read(tokens["b"])[1] == []
         process.clock.advance(2)
         assert process.read(tokens["a"])[1] == []
-        assert process.read(tokens["b"])[1] == [], "it was used two seconds ago"
-        assert process.read(tokens["c"])[1] != [], "it was not"
+        assert process.read(tokens["b"])[1] == [], "the rowset of b was used two seconds ago"
+        assert process.read(tokens["c"])[1] != [], "the rowset of c was closed"
         monkeypatch.setattr(open_rowsets, "ROWSETS_MAX", 2)
         assert process.read(tokens["b"])[1] == []
         assert process.read(tokens["c"])[1] == []
-        assert process.read(tokens["a"])[1] != [], "it was the least recently used"
+        assert process.read(tokens["a"])[1] != [], "the rowset of a was the least recently used"

@@ -235,7 +235,7 @@ def of_value(value: Any) -> Any:
 
 @pytest.fixture
 def split_rows() -> Iterator[Callable[[int], None]]:
-    """Sets the rows of a split."""
+    """Return a function that sets the number of rows of a split."""
     with pytest.MonkeyPatch.context() as patch:
 
         def set_rows(rows: int) -> None:
@@ -344,7 +344,7 @@ def test_a_count_with_a_limit_stops_at_the_limit(zoned: Any, split_rows: Callabl
     scan = zoned.scan(columns=["k"], where="w = 0", limit=130)
     assert scan.count() == 130
     facts = scan.explanation_of_last_run().to_dict()
-    assert facts["splits_total"] - facts["splits_skipped"] == 2, "of 8"
+    assert facts["splits_total"] - facts["splits_skipped"] == 2, "two of 8 splits are read"
     assert [zoned.scan(where="w = 0", limit=limit).count() for limit in (0, 1, 5000)] == [0, 1, 1000]
 
 
@@ -353,7 +353,7 @@ def test_a_count_with_a_limit_stops_at_the_limit(zoned: Any, split_rows: Callabl
 
 @pytest.fixture
 def zoned(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    """1,000 rows with v = k in blocks of 128 rows and more, flushed."""
+    """Create 1,000 flushed rows with v = k, in blocks of at least 128 rows."""
     with open_database(tmp_path_factory.mktemp("zoned") / "s") as db:
         columns = {"k": "int64", "v": nyala.column("int64", block_size=1024), "w": "int64"}
         table = db.create_table("t", columns, "k")

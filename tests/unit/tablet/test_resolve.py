@@ -313,7 +313,9 @@ def compare(world: World, operations: list[Operation]) -> ResolvedBatch:
         rows = effect_rows(world, effect)
         for key, values in rows.items():
             known = found[effect.kind].setdefault(key, {})
-            assert not known.keys() & values.keys() and (effect.kind == "update" or not known), "S1"
+            assert not known.keys() & values.keys() and (effect.kind == "update" or not known), (
+                "S1: a key has one effect"
+            )
             known |= values
         check_places(world, resolved, effect)
     assert found["insert"] == expected.inserts

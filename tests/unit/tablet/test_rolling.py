@@ -23,7 +23,7 @@ COUNT = 120_000
 
 
 def rows_of(count: int) -> pa.Table:
-    """Small numbers, repeated words and text: several times larger in memory than on disk."""
+    """Return small numbers, repeated words and text, which are much larger in memory than on disk."""
     rng = np.random.default_rng(3)
     words = pa.array([f"word number {number}" for number in range(50)])
     return pa.table(
@@ -97,5 +97,5 @@ def test_the_size_in_memory_limits_rowsets_that_compress_well() -> None:
     [(0, 0, 1), (300, 149, 1), (300, 151, 2), (900, 640, 6), (3200, 10, 4), (799, 99, 1)],
 )
 def test_the_number_of_rowsets_for_a_size(memory_bytes: int, on_disk_bytes: float, pieces: int) -> None:
-    """The target on disk, and at most eight times that in memory."""
+    """Rowsets have at most the target size on disk, and at most eight times that in memory."""
     assert rowset_count(memory_bytes, on_disk_bytes, 100) == pieces

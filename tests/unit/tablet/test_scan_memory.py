@@ -322,5 +322,5 @@ def test_batches_of_small_rowsets_do_not_hold_whole_blocks(tmp_path: Path) -> No
         db.flush()
     with nyala.connect(tmp_path / "s", read_only=True, memory_limit=LIMIT) as db:
         batches = list(db["t"].scan().to_reader())
-    assert len(batches) > 4, "cut"
+    assert len(batches) > 4, "splits are cut into batches"
     assert sum(b.get_total_buffer_size() for b in batches) <= 1.1 * sum(b.nbytes for b in batches)

@@ -80,7 +80,7 @@ def db(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Database]:
 
 
 def rows_of(scan: Scan, columns: list[str] | None = None) -> list[list[dict[str, Any]]]:
-    """The rows of each token."""
+    """Return the rows of each token."""
     return [
         [row for batch in read_token(token, columns=columns) for row in batch.to_pylist()]
         for token in scan.tokens()

@@ -104,7 +104,7 @@ class Running:
             self.error = error
 
     def pid(self) -> int:
-        """The process id of the child, once it runs."""
+        """Return the process id of the child, once it runs."""
         assert wait_until(lambda: bool(self.reports)), self.error
         return int(self.reports[0]["pid"])
 

@@ -48,7 +48,7 @@ class Waiter(threading.Thread):
 
     def end(self) -> BaseException | None:
         self.join(timeout=20)
-        assert not self.is_alive(), "still waiting"
+        assert not self.is_alive(), "the thread still waits"
         return self.error
 
 

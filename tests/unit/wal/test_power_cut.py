@@ -63,7 +63,7 @@ def test_w1_acknowledged_records_survive_a_power_cut_at_any_moment(
         recovery = image.recover()
         stamps = image.check(recovery.records())
         assert stamps == list(range(1, len(stamps) + 1)), "no record is missing, and no other record exists"
-        assert len(stamps) >= durable_at(acknowledged, cut), "W1"
+        assert len(stamps) >= durable_at(acknowledged, cut), "no acknowledged record is lost (W1)"
         assert image.check(image.recover().records()) == stamps, "a second recovery finds the same"
 
 

@@ -45,8 +45,9 @@ def borders(bench: Bench, segment: int = 1) -> list[int]:
 
 
 def places_to_damage(bench: Bench, upper: int, segment: int = 1) -> list[int]:
-    """Every byte of the headers before `upper`, and every ninth of the payloads, which have one CRC
-    each.
+    """Return every byte offset of the headers before `upper`, and every ninth of the payloads.
+
+    Each payload has one CRC.
     """
     headers = [0, *borders(bench, segment)]
     return [

@@ -74,7 +74,7 @@ def chosen(name: str, type: str, array: pa.Array, compression: int = format.COMP
 
 @st.composite
 def blocks(draw: st.DrawFn, type: str) -> pa.Array:
-    """1 to 300 values of a type: any, few distinct, one, runs or a line; sorted or not; some NULLs."""
+    """Draw 1 to 300 values of a type: any, few distinct, one, runs or a line; sorted or not; some NULLs."""
     column = parse_type(type)
     count = draw(st.integers(1, 300))
     if column.name == "bool":

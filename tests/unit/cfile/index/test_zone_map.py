@@ -87,7 +87,7 @@ def test_cut_text_bounds_hold(text: str, more: str) -> None:
     lower, upper = cut_lower(value, True), cut_upper(value, True)
     assert lower.decode() <= value.decode() and len(lower) <= 32
     assert upper is None or (value.decode() <= upper.decode() and len(upper) <= 33)
-    assert upper is None or value <= upper, "by bytes as by characters"
+    assert upper is None or value <= upper, "the bound holds in the order of bytes too"
 
 
 @settings(max_examples=settings().max_examples)
@@ -129,7 +129,9 @@ def test_merging_keeps_the_wider_bound() -> None:
         (Zone("b", "c", 0, 1), Zone("a", None, 0, 1)),
         (Zone("a", "c", 0, 1), Zone("b", None, 0, 1)),
     ):
-        assert left.merge(right) == right.merge(left) == Zone("a", None, 0, 2), "open above stays open"
+        assert left.merge(right) == right.merge(left) == Zone("a", None, 0, 2), (
+            "a missing upper bound stays missing"
+        )
     cut = Zone("a", "zz", 0, 1, min_truncated=True).merge(Zone("b", "zzz", 0, 1, max_truncated=True))
     assert cut == Zone("a", "zzz", 0, 2, min_truncated=True, max_truncated=True)
 

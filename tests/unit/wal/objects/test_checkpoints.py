@@ -72,7 +72,7 @@ def test_the_log_starts_at_the_oldest_row_that_is_only_in_memory(bench: Bench) -
     assert log_start_of(bench) == (1, 2)
     bench.append(heir, "4")
     bench.checkpoint(heir, keep=4)
-    assert log_start_of(bench) == (2, 1), "after the note of the earlier checkpoint"
+    assert log_start_of(bench) == (2, 1), "the log starts after the note of the earlier checkpoint"
     bench.checkpoint(heir, keep=99)
     assert log_start_of(bench) == (2, 3)
 

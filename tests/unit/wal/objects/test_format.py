@@ -69,7 +69,7 @@ def test_a_group_is_read_as_it_was_written(records: list[tuple[Kind, bytes]]) ->
     assert (group.crc, group.previous_crc, group.size_bytes) == (crc, 99, len(data))
     assert read(data) == [(kind, 5 + index, payload) for index, (kind, payload) in enumerate(records)]
     assert len(data) == GROUP.size_bytes + sum(record.size_bytes for record in written)
-    assert not is_seal_size(len(data)), "O5"
+    assert not is_seal_size(len(data)), "no group has the size of a seal (O5)"
 
 
 def test_payloads_are_aligned_and_not_copied() -> None:

@@ -137,7 +137,7 @@ def test_of_two_new_writers_the_later_one_is_the_writer(bench: Bench) -> None:
 
     second = bench.take_over(Slow(bench.bucket.client()))
     assert bench.names_of(second.entries) == ["a", "b"]
-    assert bench.slots() == [(0, 0), (1, 0), (1, 1), (2, 0), (2, 1)], "and no wall"
+    assert bench.slots() == [(0, 0), (1, 0), (1, 1), (2, 0), (2, 1)], "no wall was written"
     with pytest.raises(FencedError):
         bench.write(taken[0].log, "c")
     bench.write(second.log, "d")
