@@ -20,7 +20,7 @@ class Rows:
     """Rows and keys for the steps, the same for every store. The table is a memory map."""
 
     def __init__(self, table: pa.Table, new_lines: Mapping[str, int]) -> None:
-        """new_lines: for each step, the number that is added to line numbers to make new keys."""
+        """new_lines: for each step, the number that it adds to line numbers to make new keys."""
         self.table = table
         self._new_lines = new_lines
 

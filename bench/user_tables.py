@@ -53,9 +53,7 @@ def _within_a_month(rng: np.random.Generator, count: int) -> Numbers:
 
 
 def _some(rng: np.random.Generator, count: int, of: int, exponent: float = 1.1) -> Numbers:
-    """Return, for `count` rows, which of `of` things each row names. The first things are much more
-    frequent than the last.
-    """
+    """Return `count` random numbers below `of`. Small numbers are much more frequent."""
     weights = 1 / np.arange(1, of + 1) ** exponent
     return np.searchsorted(np.cumsum(weights / weights.sum()), rng.random(count)).clip(0, of - 1)
 

@@ -18,7 +18,7 @@ class DataInBucket(FileWrapper):
     """Files that keep paths below `<store>/data` in a bucket, and all others on the disk."""
 
     def __init__(self, store: Path, cache: Path, bucket: Objects | None = None) -> None:
-        """bucket: None: a new one in memory."""
+        """Keep the data in `bucket`; None: in a new bucket in memory. `cache`: the folder of the chunk cache."""
         super().__init__(SYSTEM.files)
         self._store = str(store)
         self.bucket = MemoryObjects() if bucket is None else bucket

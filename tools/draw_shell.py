@@ -40,7 +40,7 @@ def make_store(folder):
 
 
 def colour(name):
-    """The name or hexadecimal number of a color, as Rich writes it; None for the terminal's own."""
+    """Return the name or hexadecimal number of a color, as Rich writes it; None: the terminal's default."""
     name = COLOURS.get(name, name)
     return (
         f"#{name}" if name and len(name) == 6 and all(digit in "0123456789abcdef" for digit in name) else name

@@ -31,8 +31,8 @@ def start_spark(log: Path, cores: int = 2, *, on_cluster: bool = False) -> Spark
     on_cluster: let Spark's configuration choose the master. Otherwise it is `local[cores]`.
 
     The session starts in another thread, while this one waits. So Spark does not install its own
-    handler of Ctrl-C, which it does in the main thread only: it would call the JVM in the middle of
-    another call, and fail.
+    handler of Ctrl-C, which it does in the main thread only. That handler would call the JVM in the
+    middle of another call, and fail.
     """
     # Without this variable, the workers run the first `python3` on the PATH.
     if not on_cluster or "PYSPARK_PYTHON" not in os.environ:

@@ -21,7 +21,7 @@ from tests.support import compact_deltas, open_database
 
 
 def rows(table: Any, **scan: Any) -> list[dict[str, Any]]:
-    """The table's rows by key."""
+    """Return the rows in key order."""
     found: list[dict[str, Any]] = table.scan(order_by_key=True, **scan).to_arrow().to_pylist()
     return found
 

@@ -4,8 +4,8 @@ Python has `PyThreadState_SetAsyncExc` for this. No critical section can delay s
 interrupts may leave a store that refuses further writes. The next `connect` then opens the store again, with every
 acknowledged row.
 
-The thread that gets the exceptions only inserts, and starts no threads: after such an exception `Thread.start` of
-Python 3.11 may wait forever, and a thread pool would keep a lock that all pools of the process need."""
+The thread that gets the exceptions only inserts, and starts no threads. After such an exception, `Thread.start` of
+Python 3.11 may wait forever. A thread pool would keep a lock that all pools of the process need."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ def db(tmp_path: Path) -> Iterator[nyala.Database]:
 
 
 def back_up(db: nyala.Database, folder: Path, full: bool = False, table: str = "t") -> Any:
-    """Back up one table; None if nothing changed."""
+    """Back up one table. Return the backup, or None if nothing changed."""
     made = db.backup(folder, [table], full=full)
     return made.tables[0] if made.tables else None
 

@@ -47,7 +47,7 @@ def server() -> Iterator[S3Server]:
 
 @pytest.fixture
 def env(server: S3Server, tmp_path: Path) -> Iterator[Env]:
-    """The bucket as another process sees it."""
+    """Yield the environment of another process that uses the bucket."""
     env = replace(
         SYSTEM, files=RemoteFiles.over(open_objects(URL, server.options), SYSTEM, str(tmp_path), 1 << 26)
     )
@@ -107,7 +107,7 @@ db.close()
 
 @contextlib.contextmanager
 def writer(server: S3Server, fault: str = "") -> Iterator[subprocess.Popen[str]]:
-    """Another process, which is the writer until its standard input is closed."""
+    """Start another process, which is the writer until its standard input is closed."""
     with subprocess.Popen(
         [sys.executable, "-c", WRITER, json.dumps([URL, server.options, fault])],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,

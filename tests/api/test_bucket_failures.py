@@ -56,7 +56,7 @@ for k in range(10**6):
 
 @contextmanager
 def writing(server: S3Server, folder: Path) -> Iterator[subprocess.Popen[str]]:
-    """Another process, which inserts ascending keys and prints each acknowledged one."""
+    """Start another process, which inserts ascending keys and prints each acknowledged one."""
     with connect(server, folder) as db:
         db.create_table("t", {"k": "int64"}, "k")
     command = [sys.executable, "-c", WRITER, URL, str(folder / "writer"), repr(server.options)]

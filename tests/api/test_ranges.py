@@ -20,7 +20,7 @@ YEARS = [("2014-01-01", "2015-01-01"), ("2015-01-01", "2016-01-01"), ("2016-01-0
 
 
 def metrics(db: Database, *, buckets: int = 0, bounds: Any = YEARS) -> Table:
-    """The specification's metrics table, with a row in each of three years."""
+    """Create the metrics table of the specification, with a row in each of three years."""
     levels: list[Any] = [nyala.hash_partition("host", "metric", buckets=buckets)] if buckets else []
     table = db.create_table(
         "metrics",

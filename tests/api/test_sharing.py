@@ -467,7 +467,7 @@ def test_a_forked_child_is_refused_and_leaves_the_parents_transaction(
 
 
 def in_forked_child(work: Callable[[], object]) -> int:
-    """Fork; return the pid of the child. The child calls `work`, and exits with 0 if it succeeds."""
+    """Fork a child that calls `work` and exits with 0 if it succeeds. Return its pid."""
     pid = os.fork()
     if pid:
         return pid

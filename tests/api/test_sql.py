@@ -32,7 +32,7 @@ ROWS = 300_000
 
 @pytest.fixture(scope="module")
 def db(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    """`t`: 300,000 rows on disk, sorted by k; `small`: two rows in memory. Tests only read them."""
+    """A store that tests only read: `t` has 300,000 rows on disk, sorted by k; `small` has two rows in memory."""
     database = open_database(tmp_path_factory.mktemp("sql") / "s")
     table = database.create_table("t", {"k": "int64", "s": "string", "v": "double", "n": "int32"}, "k")
     k = np.arange(ROWS)

@@ -86,7 +86,7 @@ def test_a_long_list_beside_wrong_names_and_in_a_pivot(
 
 
 def store_and_duckdb(db: nyala.Database, data: dict[str, pa.Table]) -> duckdb.DuckDBPyConnection:
-    """The same tables in a store and in a DuckDB of their own."""
+    """Create the same tables in the store and in a new DuckDB database. Return its connection."""
     con = duckdb.connect()
     for name, rows in data.items():
         db.create_table(name, rows.schema, "id").insert(rows)

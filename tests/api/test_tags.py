@@ -39,7 +39,7 @@ def db(tmp_path: Path, clock: ManualClock) -> Iterator[Database]:
 
 
 def tagged_table(db: Database) -> Any:
-    """A table with one hour of history: three rows at the tag "before", and changes after it."""
+    """Create a table with one hour of history: three rows at the tag "before", and changes after it."""
     table = db.create_table("t", {"k": "int64", "v": "int64"}, "k", history="1h")
     table.insert({"k": [1, 2, 3], "v": [1, 2, 3]})
     db.flush()

@@ -203,7 +203,7 @@ def outcome(read: Callable[[], bool]) -> str:
 
 
 def owner_of_every_byte(content: bytes) -> list[ColumnKey | None]:
-    """Which column's block or footer holds a byte; None for head, directory and tail."""
+    """Return for each byte the column whose block or footer has it; None in head, directory and tail."""
     reader = CFileReader(MemoryFiles({PATH: content}), PATH)
     owners: list[ColumnKey | None] = [None] * len(content)
     for key in reader.columns():

@@ -359,9 +359,9 @@ def test_wrong_derived_data_are_found_and_rewritten(
     report = nyala.check(tmp_path / "s")
     assert {problem.kind for problem in report.problems} == {"index"}
     assert all(problem.repairable and problem.rowset_id == 1 for problem in report.problems)
-    mended = nyala.check(tmp_path / "s", repair=True)
-    assert mended.ok, mended.problems
-    assert "rewrote rowset 1 of table 't'" in mended.repairs[0]
+    repaired = nyala.check(tmp_path / "s", repair=True)
+    assert repaired.ok, repaired.problems
+    assert "rewrote rowset 1 of table 't'" in repaired.repairs[0]
     with nyala.connect(tmp_path / "s") as db:
         assert db["t"].get({"k": 77}) == {"k": 77, "v": 77, "w": WIDE[77]}
         assert db["t"].count("v > 50") == 49
@@ -385,8 +385,8 @@ def test_a_damaged_bloom_filter_is_reported_once(tmp_path: Path) -> None:
     (problem,) = nyala.check(tmp_path / "s").problems
     assert problem.kind == "index" and problem.repairable and problem.offset == offset
     assert "the bloom filter cannot be read" in problem.message
-    mended = nyala.check(tmp_path / "s", repair=True)
-    assert mended.ok and "rewrote rowset 1 of table 't'" in mended.repairs[0]
+    repaired = nyala.check(tmp_path / "s", repair=True)
+    assert repaired.ok and "rewrote rowset 1 of table 't'" in repaired.repairs[0]
 
 
 def test_a_repair_is_done_before_the_log_is_replayed(tmp_path: Path) -> None:
@@ -408,8 +408,8 @@ def test_a_repair_is_done_before_the_log_is_replayed(tmp_path: Path) -> None:
                 "nyala.cfile.index.bloom_filter.BloomFilter.may_contain_one", lambda self, key_hash: True
             )
             db["t"].update({"k": [5], "v": [500]})
-    mended = nyala.check(tmp_path / "s", repair=True)
-    assert mended.ok and mended.repairs
+    repaired = nyala.check(tmp_path / "s", repair=True)
+    assert repaired.ok and repaired.repairs
     with nyala.connect(tmp_path / "s") as db:
         assert db["t"].get({"k": 5}) == {"k": 5, "v": 500, "w": WIDE[5]}
 
@@ -439,8 +439,8 @@ def test_a_damaged_bloom_filter_is_rewritten(store: Path, origin: tuple[Path, li
         file.write_bytes(flipped(whole, offset))
         (problem,) = {(p.kind, p.path, p.repairable) for p in nyala.check(copied).problems}
         assert problem == ("index", str(file), True)
-        mended = nyala.check(copied, repair=True)
-        assert mended.ok and "rewrote" in mended.repairs[0], mended
+        repaired = nyala.check(copied, repair=True)
+        assert repaired.ok and "rewrote" in repaired.repairs[0], repaired
         with open_database(copied) as db:
             assert same(contents(db, origin[1]), expected)
 
@@ -463,8 +463,8 @@ def test_damaged_encoded_keys_are_rewritten_from_the_key_columns(
         }
         with pytest.raises(nyala.CorruptionError), open_database(copied) as db:
             db["u"].get({"a": "x", "b": 2})
-        mended = nyala.check(copied, repair=True)
-        assert mended.ok and "rewrote" in mended.repairs[0], mended
+        repaired = nyala.check(copied, repair=True)
+        assert repaired.ok and "rewrote" in repaired.repairs[0], repaired
         with open_database(copied) as db:
             assert same(contents(db, origin[1]), expected)
             assert db["u"].get({"a": "x", "b": 2}) == {"a": "x", "b": 2, "v": 1.5}
@@ -511,8 +511,8 @@ def test_a_repair_keeps_dropped_columns(tmp_path: Path) -> None:
     assert expected == [(1, 10), (2, 20)]
     file = a_file(tmp_path / "s", ".base")
     file.write_bytes(flipped(file.read_bytes(), bytes_of(file, ColumnKey(BLOOM))[7]))
-    mended = nyala.check(tmp_path / "s", repair=True)
-    assert mended.ok and len(mended.repairs) == 1
+    repaired = nyala.check(tmp_path / "s", repair=True)
+    assert repaired.ok and len(repaired.repairs) == 1
     with open_database(tmp_path / "s") as db:
         assert rows(db["t"], at=before) == expected
 
@@ -531,8 +531,8 @@ def test_bytes_behind_the_end_of_a_file_are_cut_off(
         assert same(contents(db, origin[1]), expected)
     (problem,) = nyala.check(store).problems
     assert (problem.kind, problem.path, problem.offset) == ("surplus", str(file), len(whole))
-    mended = nyala.check(store, repair=True)
-    assert mended.ok and mended.repairs == (
+    repaired = nyala.check(store, repair=True)
+    assert repaired.ok and repaired.repairs == (
         f"cut 6 bytes off the end of {file.relative_to(store)}, which belong to no data",
     )
     assert file.read_bytes() == whole
@@ -582,8 +582,8 @@ def test_wrong_bounds_are_repaired(store: Path, origin: tuple[Path, list[int]]) 
     with open_database(origin[0]) as db:
         expected = contents(db, origin[1])
     tamper(store, wrong_bounds)
-    mended = nyala.check(store, repair=True)
-    assert mended.ok and len(mended.repairs) == 1
+    repaired = nyala.check(store, repair=True)
+    assert repaired.ok and len(repaired.repairs) == 1
     with open_database(store) as db:
         assert same(contents(db, origin[1]), expected)
     assert nyala.check(store).ok
@@ -670,9 +670,9 @@ def test_an_orphan_is_found_and_removed(store: Path, place: Callable[[Path], Pat
     orphan.write_bytes(b"an orphan")
     (problem,) = nyala.check(store).problems
     assert (problem.kind, problem.path, problem.repairable) == ("orphan-file", str(orphan), True)
-    mended = nyala.check(store, repair=True)
-    assert mended.ok and not orphan.exists()
-    assert mended.repairs == (f"removed {orphan.relative_to(store)}, which the catalogue does not name",)
+    repaired = nyala.check(store, repair=True)
+    assert repaired.ok and not orphan.exists()
+    assert repaired.repairs == (f"removed {orphan.relative_to(store)}, which the catalogue does not name",)
 
 
 def file_in_data(path: Path) -> Path:
@@ -777,10 +777,10 @@ def test_the_command_prints_problems_and_exits_with_3(store: Path) -> None:
     assert found.exit_code == 3 and f"orphan-file: {orphan}" in found.stdout and "--repair" in found.stderr
     document = json.loads(run("--json").stdout)
     assert not document["ok"] and document["problems"][0]["repairable"]
-    mended = run("--repair")
+    repaired = run("--repair")
     assert (
-        mended.exit_code == 0
-        and f"repaired: removed data/{orphan.parent.name}/{orphan.name}" in mended.stdout
+        repaired.exit_code == 0
+        and f"repaired: removed data/{orphan.parent.name}/{orphan.name}" in repaired.stdout
     )
     a_file(store, ".base").unlink()
     lost = run("--repair")

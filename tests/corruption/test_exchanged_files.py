@@ -71,15 +71,15 @@ def build(path: Path, add: int = 0) -> dict[str, Any]:
         table.update({"k": [0], "c6": [60 + n + add]})  # in the log alone
     found = {
         "middle": middle,
-        "then": look(db, middle),
-        "now": look(db),
+        "then": read_rows(db, middle),
+        "now": read_rows(db),
         "files": sorted(db._writer().state.files()),
     }
     db.close()
     return found
 
 
-def look(db: nyala.Database, at: int | None = None) -> list[Any]:
+def read_rows(db: nyala.Database, at: int | None = None) -> list[Any]:
     return [rows(db[name], at=at) for name in ("t", "u")]
 
 
@@ -104,7 +104,7 @@ def expect_found(path: Path, held: dict[str, Any], *wrong: Path) -> None:
             with nyala.connect(path, maintenance=False, read_only=read_only) as db:
                 for at, right in ((None, held["now"]), (held["middle"], held["then"])):
                     try:
-                        assert look(db, at) == right
+                        assert read_rows(db, at) == right
                     except CorruptionError as error:
                         failures += 1
                         assert "expected" in str(error) and "found" in str(error)
@@ -244,11 +244,11 @@ def test_repair_of_exchanged_files_keeps_what_may_be_misplaced(stores: Any, tmp_
     report = nyala.check(path, repair=True)
     assert not report.ok and first.with_name("77.base").exists()
     with pytest.raises(nyala.StorageError, match="is missing"), nyala.connect(path, maintenance=False) as db:
-        look(db)
+        read_rows(db)
     first.with_name("77.base").rename(first)
     assert nyala.check(path).ok
     with nyala.connect(path, maintenance=False) as db:
-        assert look(db) == held["now"]
+        assert read_rows(db) == held["now"]
 
 
 def test_staged_files_exchanged(tmp_path: Path) -> None:

@@ -67,21 +67,21 @@ def repair_and_compare(origin: Origin, path: Path, name: str, damaged: bytes) ->
 
 
 def try_damages(origin: Origin, chance: random.Random, count: int, tried: list[int]) -> Counter[str]:
-    became: Counter[str] = Counter()
+    results: Counter[str] = Counter()
     names = [name for name, content in origin.files.items() if content]
     with folder_in_memory() as folder:
         for number in range(count):
             name = names[number % len(names)]
             damaged = damage(origin.files[name], chance)
             if damaged != origin.files[name]:
-                became[repair_and_compare(origin, folder / "copy", name, damaged)] += 1
+                results[repair_and_compare(origin, folder / "copy", name, damaged)] += 1
                 tried.append(1)
-    return became
+    return results
 
 
-def test_a_repair_never_makes_a_store_that_is_ok_with_other_rows(origin: Origin) -> None:
-    became = try_damages(origin, random.Random(24), 12, [])
-    assert became["left"] + became["error"] > 0, became
+def test_a_repaired_store_without_problems_has_the_right_rows(origin: Origin) -> None:
+    results = try_damages(origin, random.Random(24), 12, [])
+    assert results["left"] + results["error"] > 0, results
 
 
 def test_repairable_damage_is_repaired(origin: Origin, tmp_path: Path) -> None:
@@ -97,5 +97,5 @@ def test_repairable_damage_is_repaired(origin: Origin, tmp_path: Path) -> None:
 @pytest.mark.parametrize("seed", range(4))
 def test_a_repair_after_many_damages(origin: Origin, seed: int) -> None:
     with counted("damages by chance that a repair was tried on", "damages") as tried:
-        became = try_damages(origin, random.Random(seed), 300, tried)
-    assert became["repaired"] > 0 and became["left"] > 0, became
+        results = try_damages(origin, random.Random(seed), 300, tried)
+    assert results["repaired"] > 0 and results["left"] > 0, results

@@ -85,7 +85,7 @@ def read_rows(objects: Objects) -> Rows:
 
 
 def plain_put(env: Env, objects: Objects, key: str, body: Bytes, **_: Any) -> None:
-    """A wrong rule: a put overwrites an object."""
+    """Put an object, even if it exists: a wrong rule."""
     while True:
         try:
             return objects.put(key, body)
@@ -94,7 +94,7 @@ def plain_put(env: Env, objects: Objects, key: str, body: Bytes, **_: Any) -> No
 
 
 def believe(env: Env, objects: Objects, key: str, body: Bytes, **options: Any) -> bytes | None:
-    """A wrong rule: a request without an answer counts as done."""
+    """Treat a request without an answer as successful: a wrong rule."""
     try:
         if objects.create(key, body):
             return None

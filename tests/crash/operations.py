@@ -29,8 +29,9 @@ TABLES = ("r", "t", "u")
 
 
 def create_tables(db: Database) -> None:
-    """`t` in two tablets; `u` with a composite key, in ranges; `r` with a range that is dropped and
-    added.
+    """Create the tables of all workloads.
+
+    `t` has two tablets, `u` a composite key and ranges, and `r` a range that workloads drop and add.
     """
     columns = {"k": "int64", "v": "int64", "s": nyala.column("string", default="-")}
     db.create_table("t", columns, "k", [nyala.hash_partition("k", buckets=2)])
@@ -81,7 +82,10 @@ def _batch(db: Database, chance: random.Random) -> None:
 
 
 def _transaction(db: Database, chance: random.Random) -> None:
-    """Statements that depend on each other; sometimes too large for the log, sometimes rolled back."""
+    """Run statements that depend on each other in a transaction.
+
+    It is sometimes too large for the log, and sometimes rolled back.
+    """
     names = [name for name in db.list_tables() if name != "r"]  # `r` may have dropped its range
     with db.transaction() as tx:
         for name in names:

@@ -78,7 +78,7 @@ def alter(db: Database) -> None:
 
 
 def load(db: Database) -> None:
-    """An upsert with tasks that write rowset and delta files, as in Spark."""
+    """Upsert by tasks that write rowset and delta files, as in Spark."""
     loads.run(db, "upsert", {"k": [3, 4, 500, 501], "v": ["of a load"] * 4})
 
 
@@ -104,7 +104,7 @@ WORK: dict[str, Callable[[Database], object]] = {
 
 @pytest.fixture(autouse=True)
 def eager(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Options for checkpoints at once, no wait before garbage is removed, and no other requests."""
+    """Set limits so that checkpoints come early, garbage is removed at once, and nothing polls the bucket."""
     monkeypatch.setattr(inbox, "POLL_S", 3600.0)
     monkeypatch.setattr(medium, "_SLOTS_MAX", 1)
     monkeypatch.setattr(object_leases, "GRACE_S", 0.0)

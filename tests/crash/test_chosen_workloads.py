@@ -70,14 +70,14 @@ def record(folder: Path, workload: list[tuple[str, int]], durability: Durability
     return run
 
 
-def look(folder: Path, recording: RecordingFiles) -> State:
-    """Open, check and close the store. Return its content."""
+def reopened_state(folder: Path, recording: RecordingFiles) -> State:
+    """Open the store, check it, and close it. Return its content."""
     with open_database(folder / "s", files=recording, direct_commit_bytes=DIRECT_COMMIT_BYTES) as db:
         check_everything(db)
         return state_of(db)
 
 
-def cut_and_look(run: Recorded, event: int, chance: random.Random, folder: Path, recoveries: int) -> int:
+def cut_and_compare(run: Recorded, event: int, chance: random.Random, folder: Path, recoveries: int) -> int:
     """Cut the power once in the workload, then several times in the recovery. Return the number of
     opened images.
     """
@@ -91,7 +91,7 @@ def cut_and_look(run: Recorded, event: int, chance: random.Random, folder: Path,
     first: State | None = None
     for depth in range(recoveries):
         recording = RecordingFiles(system_files(), str(folder / str(depth)))
-        found = look(folder / str(depth), recording)
+        found = reopened_state(folder / str(depth), recording)
         assert found in allowed, f"after event {event} of {len(run.recording.events)}, operation {last + 1}"
         first = found if first is None else first
         assert found == first, f"power cut {depth} in the recovery changed what is there"
@@ -128,7 +128,7 @@ def power_cuts(
         while tried < images:
             event = chance.randrange(len(run.recording.events) + 1)
             recoveries = RECOVERIES if tried == 0 else 0
-            tried += cut_and_look(run, event, chance, folder / "images", recoveries)
+            tried += cut_and_compare(run, event, chance, folder / "images", recoveries)
             shutil.rmtree(folder / "images")
     return tried
 

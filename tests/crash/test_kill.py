@@ -32,7 +32,7 @@ from tests.support import folder_in_memory, open_database
 
 @pytest.fixture
 def tmp_path() -> Iterator[Path]:
-    """A folder in memory: a killed process leaves the same there, and syncs take no time."""
+    """A folder in memory, where syncs take no time. A killed process leaves the same files as on a disk."""
     with folder_in_memory() as folder:
         yield folder
 

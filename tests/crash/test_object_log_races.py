@@ -1,10 +1,9 @@
 """Several processes write to one log in a bucket. Each acknowledged record exists exactly once.
 
-Each trial starts a writer, and stops it in one of four ways: by kill -9; not at all, so that it
-continues beside the next writer; by SIGSTOP and later SIGCONT; or with two new writers at once. All
-of them write checkpoints, which delete old parts of the log. The server loses requests and replies,
-answers 503 and 409, and lets requests arrive after the client's timeout. Afterwards a reader
-compares.
+Each trial starts a writer, and then one or two new writers. The first writer is killed by SIGKILL,
+suspended for a while by SIGSTOP, or continues beside the next ones. All of them write checkpoints,
+which delete old parts of the log. The server loses requests and replies, answers 503 and 409, and
+lets requests arrive after the client's timeout. Afterwards a reader compares the records.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ from nyala.testing.faulty_objects import Request
 from tests.crash.object_log_racer import read_rows
 
 ROOT = Path(__file__).parents[2]
-KINDS = ("kill", "zombie", "stop", "two heirs")
+KINDS = ("kill", "not stopped", "stop", "two new writers")
 # A client gives up after this time; a late request arrives after the next one.
 TIMEOUT_S = 0.25
 LATE_S = 0.4
@@ -128,7 +127,7 @@ class Trial:
             server.faults = faults_of(self.seed, self.share)
             pids = [self.start(server, 0.7)]
             time.sleep(0.15 + chance.random() * 0.3)
-            if self.kind == "zombie":
+            if self.kind == "not stopped":
                 pids.append(self.start(server, 0.5))
             elif self.kind == "stop":
                 os.kill(pids[0], signal.SIGSTOP)
@@ -138,7 +137,7 @@ class Trial:
             else:
                 os.kill(pids[0], signal.SIGKILL)
                 pids.append(self.start(server, 0.4))
-                if self.kind == "two heirs":
+                if self.kind == "two new writers":
                     pids.append(self.start(server, 0.4))
             for pid in pids:
                 self.starter.wait(pid)

@@ -28,8 +28,9 @@ def _batch(db: Database) -> None:
 
 
 def _transaction(db: Database, count: int) -> None:
-    """Statements on two tables that depend on each other; with many rows they are committed as
-    files.
+    """Run statements on two tables that depend on each other, in a transaction.
+
+    If `count` is large, it is committed as files.
     """
     with db.transaction() as tx:
         tx["t"].upsert({"k": list(range(30, 30 + count)), "v": [1] * count})

@@ -1,7 +1,7 @@
 """The state machine with which Hypothesis chooses random steps and their values.
 
-Each rule draws a step as plain values, which fit the present state of the model (for example its
-columns), and the session applies the step to the store and the model. If a step fails, all steps
+Each rule draws a step as plain values, which fit the present state of the model, for example its
+columns. The session applies the step to the store and to the model. If a step fails, all steps
 are printed as code.
 """
 

@@ -44,9 +44,7 @@ def small_disk(folder: Path, limit: DiskLimit = "bytes") -> SmallDisk:
 
 
 def filled(db: Database) -> Any:
-    """A table of 200 rows in four rowsets with the same keys, and a table `u` with a row in the
-    log.
-    """
+    """Create a table of 200 rows in four rowsets with overlapping keys, and a table `u` with a row in the log."""
     table = db.create_table("t", {"k": "int64", "b": "binary"}, "k", RANGES, history=0)
     rnd = random.Random(5)
     for _ in range(4):

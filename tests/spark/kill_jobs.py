@@ -1,8 +1,8 @@
 """The jobs of test_kills.py, and the program in which one of them is killed: `python -m
 tests.spark.kill_jobs JOB`.
 
-The working folder of the program has everything: the store, the files of a stream (`in`), the
-moment before the first commit of table t (`begin`), and what a job makes (`checkpoint`, `backups`).
+The working folder of the program has the store, the input files of a stream (`in`), the moment before
+the first commit of table t (`begin`), and the output of jobs (`checkpoint`, `backups`).
 """
 
 from __future__ import annotations

@@ -2,9 +2,9 @@
 the job runs again.
 
 Each job runs in its own program (`kill_jobs`). One function kills all processes before or after one
-of its calls (`dying/sitecustomize.py`). The next open must find the table as before or after the
-job, never a part of the change, and no file of the dead job. When the job runs again here, each row
-is written once.
+of its calls (`dying/sitecustomize.py`). The next open must find the table as it was before or after
+the job, and no file of the dead job. When the job runs again here, each row is written once. The names
+of jobs:
 
     write, stream …            the worker that commits becomes the store's writer
     open write, open stream …  the driver has the store open, and commits what workers send to it
@@ -12,9 +12,9 @@ is written once.
     large stream …             batches of more than 1 byte (and not 64 MB) are committed as files,
                                and not by the log
 
-A killed stream must have written its first micro-batches, each as a whole and once. Before it is
-started again, table t is changed and its files are rewritten, so that other files must be read than
-were planned.
+A killed stream must have written its first micro-batches, each of them complete and once. Before the
+stream starts again, table t is changed and its files are rewritten, so the stream must read other files
+than it planned.
 """
 
 from __future__ import annotations
@@ -356,8 +356,9 @@ def check_trail(world: World, db: nyala.Database, commits: list[Commit], *, whol
 
 
 def check_copy(world: World, db: nyala.Database, *, whole: bool) -> None:
-    """Check that at each of its moments the table equals t at a moment, in order, beginning with
-    the query's start. whole: up to the last moment.
+    """Check that the copy had the same states as table t, in the same order, since the query began.
+
+    whole: the copy must also have the last state of t.
     """
     begin = int((world.folder / "begin").read_text())
 
@@ -372,7 +373,7 @@ def check_copy(world: World, db: nyala.Database, *, whole: bool) -> None:
     assert not whole or len(copy) == len(source) - first
 
 
-def check_what_is_there(world: World, db: nyala.Database) -> None:
+def check_result(world: World, db: nyala.Database) -> None:
     """Check that the job is done as a whole, and each row is written once."""
     rows = db["t"].scan(order_by_key=True).to_arrow().to_pylist()
     if not world.is_fed_by_t:
@@ -428,4 +429,4 @@ def test_a_killed_job_left_nothing_and_can_be_run_again(
     else:
         JOBS[job](spark, str(world.store))
     with tidy(world) as db:
-        check_what_is_there(world, db)
+        check_result(world, db)

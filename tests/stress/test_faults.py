@@ -1,5 +1,7 @@
-"""A disk that fails or is full at any operation of a write, a flush, a compaction or a direct commit: acknowledged rows
-stay, a failed call has no effect, and the store works again when the disk works again."""
+"""The disk fails or is full at any operation of a write, a flush, a compaction or a direct commit.
+
+Acknowledged rows stay, a failed call has no effect, and the store works again when the disk works again.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
-"""A disk that cannot read a part of a file (EIO), at any read of a scan, a look-up, a commit, a compaction or an open:
-the call raises an error that names the file, no row is lost, and the next call works."""
+"""The disk cannot read a part of a file (EIO), at any read of a scan, a look-up, a commit, a compaction or an open.
+
+The call raises an error that names the file, no row is lost, and the next call works.
+"""
 
 from __future__ import annotations
 

@@ -108,11 +108,12 @@ class Machine:
 
 
 class Network:
-    """Machines that are connected by a bridge, which has a machine of its own."""
+    """Machines that a network bridge connects. The bridge itself is in another machine."""
 
     def __init__(self, folder: Path, hidden: Iterable[Path], names: Sequence[str]) -> None:
-        """folder: an empty one, for the machines' temporary files; hidden: folders that no machine
-        sees.
+        """Prepare machines with these names.
+
+        folder: an empty folder, for the machines' temporary files. hidden: folders that no machine sees.
         """
         self._folder = folder
         self._hidden = [str(path) for path in hidden if path != TEMPORARY]
