@@ -149,7 +149,7 @@ def remote(env: Env, folder: Path, seconds: float) -> Lease:
 
 
 def test_P2_a_remote_lease_lives_until_its_expiry(env: Env, clock: SteppedClock, tmp_path: Path) -> None:
-    """A remote lease ends at its expiry, which any process that knows its name can move on."""
+    """A remote lease ends at its expiry. Any process that knows its name can extend it."""
     lease = remote(env, tmp_path, 60)
     assert oldest(env, tmp_path) == EVERYTHING
     lease.announce(12)

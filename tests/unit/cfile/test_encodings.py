@@ -126,8 +126,8 @@ def test_values_of_one_length_store_no_lengths() -> None:
         ((3, 1), b"\x01\x01abc", 2),  # lengths make 2
         ((3, 3), b"\x01\x02\x00\x00\x00\x00abc", 2),  # no such width
         ((3, 0), b"abc", 2),  # not divisible
-        ((4, 1), b"\x01\x02abc", 2),  # more than there is
-        ((2, 1), b"\x01\x01abc", 2),  # less than there is
+        ((4, 1), b"\x01\x02abc", 2),  # more bytes than the block has
+        ((2, 1), b"\x01\x01abc", 2),  # fewer bytes than the block has
         ((3, 1), b"", 2),
         ((0, 0), b"a", 0),
     ],

@@ -54,7 +54,7 @@ def test_every_command_has_help_and_the_shared_options(run: Run, path: tuple[str
 def test_a_forgotten_folder_is_a_usage_error_with_advice(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In `nyala table describe flights` the table's name is taken for the folder."""
+    """In `nyala table describe flights` the folder is missing, and the error names the order."""
     monkeypatch.chdir(tmp_path)
     assert "FOLDER comes first, then TABLE" in run("table", "describe", "flights", code=1).stderr
 

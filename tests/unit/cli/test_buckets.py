@@ -93,7 +93,10 @@ def test_commands_that_need_a_folder_refuse_a_url(run: Run, words: list[str], co
 
 
 def test_objects_are_dumped_by_their_urls(run: Run, server: S3Server, csv: Path, tmp_path: Path) -> None:
-    """Dumps the log with all kinds of records, a checkpoint, the writer's hint, and a data file."""
+    """All kinds of objects can be dumped.
+
+    These are the log with all kinds of records, a checkpoint, the writer's hint, and a data file.
+    """
     to = options(server)
     with nyala.connect(URL, storage_options=server.options, group_interval=0, maintenance=False) as db:
         table = db.create_table("t", {"k": "int64", "v": "string"}, "k")

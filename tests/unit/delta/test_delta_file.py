@@ -177,7 +177,7 @@ def test_records_out_of_order_are_corruption(tmp_path):
     good = run_of("redo", (0, 5, 1), (0, 9, 2))
     broken = DeltaRun("redo", good.rowids, good.timestamps[::-1].copy(), good.values)
     with pytest.raises(AssertionError, match="D1"):
-        write(tmp_path, {10: broken})  # F1, before writing
+        write(tmp_path, {10: broken})  # F1 is also checked before writing
     DeltaRun.check, check = lambda self: None, DeltaRun.check  # type: ignore[method-assign]
     try:
         meta = write(tmp_path, {10: broken})
@@ -241,7 +241,7 @@ def test_a_flipped_byte_is_an_error_or_makes_no_difference(tmp_path):
         except CorruptionError as error:
             assert "1.redo" in str(error)
             wrong += 1
-        except StorageError:  # the version field says a newer format
+        except StorageError:  # the changed version number means a newer format
             wrong += 1
         file.close()
     assert wrong == len(places)

@@ -145,13 +145,13 @@ def test_d1_redo_ascends_and_undo_descends_in_time():
     ("kind", "rowids", "timestamps", "wrong"),
     [
         ("redo", [0, 1, 1], [5, 5, 6], None),
-        ("redo", [0, 1, 1], [5, 6, 6], 2),  # D2
-        ("redo", [0, 1, 1], [5, 6, 5], 2),  # D1
-        ("undo", [0, 1, 1], [5, 5, 6], 2),  # D1
+        ("redo", [0, 1, 1], [5, 6, 6], 2),  # D2: a record twice
+        ("redo", [0, 1, 1], [5, 6, 5], 2),  # D1: REDO descends in time
+        ("undo", [0, 1, 1], [5, 5, 6], 2),  # D1: UNDO ascends in time
         ("undo", [0, 1, 1], [5, 6, 5], None),
         ("redo", [1, 0], [1, 2], 1),
-        ("redo", [-1, 0], [1, 2], 0),  # D3
-        ("redo", [0, 1], [1, -2], 1),  # D3
+        ("redo", [-1, 0], [1, 2], 0),  # D3: a negative rowid
+        ("redo", [0, 1], [1, -2], 1),  # D3: a negative timestamp
     ],
 )
 def test_disorder_returns_the_first_record_out_of_order(kind, rowids, timestamps, wrong):

@@ -193,7 +193,7 @@ def test_keys_do_not_share_memory_with_their_columns() -> None:
 def test_damaged_keys_are_corruption(types: list[str], key: bytes) -> None:
     """Keys that no row can have raise CorruptionError."""
     codec = KeyCodec([parse_type(type) for type in types])
-    if key != b"a\0\2b\0\0\x80":  # single keys are for look-ups and messages; they do not look at escapes
+    if key != b"a\0\2b\0\0\x80":  # decoding a single key does not check escapes
         with pytest.raises(CorruptionError):
             codec.decode_row(key)
     good = codec.encode_row([0 if not type.is_variable else b"" for type in codec.types])

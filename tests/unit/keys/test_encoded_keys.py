@@ -166,7 +166,7 @@ def test_keys_with_one_head_are_searched_as_integers(
     for side in ("left", "right"):
         before = [sum(h < pair or (side == "right" and h == pair) for h in have) for pair in order]
         assert keys.search(probes, side).tolist() == before  # type: ignore[arg-type]
-    # Facts known of keys hold for keys that are taken from them.
+    # What is known of all keys also holds for a selection of them.
     if prepared and len(order):
         backwards = probes.take(np.arange(len(order))[::-1])
         assert keys.find(backwards).tolist() == [places.get(pair, -1) for pair in order[::-1]]

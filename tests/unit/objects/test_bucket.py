@@ -181,7 +181,7 @@ def test_lists_of_thousands_come_in_pages(server: S3Server, objects: Objects) ->
     assert [info.key for info in listed] == [f"log/{number:06}" for number in range(2_345)]
     assert sent(server, lambda: objects.list("log/", after="log/002000")) == {"GET": 1}
     objects.delete([info.key for info in listed])
-    assert server.requests["POST"] == 3  # each of at most 1,000 keys
+    assert server.requests["POST"] == 3  # each request deletes at most 1,000 keys
     assert sorted(server.bodies()) == ["elsewhere/log/1", "store/other"]
 
 
@@ -197,7 +197,7 @@ def test_objects_of_other_programs_are_not_listed(server: S3Server, objects: Obj
 
 def test_delete_ignores_missing_objects(tmp_path: Path) -> None:
     """Google Cloud Storage and Azure answer 404 for a missing object. The others are still deleted."""
-    from obstore.store import LocalStore  # answers the same
+    from obstore.store import LocalStore  # LocalStore reports missing objects in the same way
 
     objects = BucketObjects("file:///here", lambda client_options, retry_config: LocalStore(str(tmp_path)))
     for key in ("a", "b", "c"):

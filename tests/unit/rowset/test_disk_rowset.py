@@ -277,7 +277,7 @@ def test_z1_a_skipped_range_has_no_matching_row_at_the_snapshot(base, ascending,
 
 
 def test_z1_a_block_with_matching_undo_is_not_skipped(tmp_path):
-    """The zone map of the base has only the present values."""
+    """Z1: the zone map of the base has only present values, so a block with matching UNDO is read."""
     schema = SCHEMAS["int"]
     v = schema.by_name("v")
     rows = image(schema, list(range(2000)), list(range(2000)))

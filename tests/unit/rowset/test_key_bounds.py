@@ -169,7 +169,7 @@ def test_every_key_is_found_with_any_type_of_the_last_column(kind: str, tmp_path
 def test_a_key_of_another_time_reads_no_filter_and_no_block(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Files that were appended by time have the same sensors, but other times."""
+    """Rowsets appended by time have the same sensors, but the bounds of the time exclude other keys."""
     with open_database(tmp_path / "s") as db:
         table = db.create_table("t", {"sensor": "int32", "at": "int64", "v": "double"}, ["sensor", "at"])
         for hour in range(3):

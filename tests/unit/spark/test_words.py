@@ -74,7 +74,7 @@ def test_errors_of_load_name_options(store: str, options: dict[str, str], output
 
 
 def test_a_mistyped_folder(tmp_path: Path) -> None:
-    """The message says how to create a store."""
+    """The error for a missing folder says how to create a store."""
     with pytest.raises(Error, match=r"no Nyala store at .*create one with nyala\.connect\(path\)$"):
         NyalaDataSource({"path": str(tmp_path / "wether"), "table": "t"}).schema()
 

@@ -298,7 +298,7 @@ def test_any_order_of_small_changes_is_replayed(
 
 
 def test_a_change_of_a_key_that_is_not_live_is_skipped(world: World) -> None:
-    """The row was flushed, and then deleted by a direct commit."""
+    """The change is of a row that was flushed, and then deleted by a direct commit."""
     table = world.table()
     table.insert({"k": [1], "a": [1]})
     (record,) = world.records

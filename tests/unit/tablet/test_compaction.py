@@ -428,7 +428,7 @@ def test_r4_a_direct_commit_to_another_table_revokes_no_compaction(folder: Path)
 
 @pytest.mark.parametrize(("kind", "phase"), in_turns(["minor", "major", "merge"], PHASES))
 def test_a_table_dropped_during_its_compaction_leaves_no_file(db: Database, kind: str, phase: str) -> None:
-    """The compaction is not installed."""
+    """The compaction has no effect and leaves no file."""
     two_rowsets(db)
 
     def drop() -> None:

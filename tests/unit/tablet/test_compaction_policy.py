@@ -161,7 +161,7 @@ def test_the_merge_is_the_best_of_all_subsets(rowsets, target):
 
 @given(tablets(), st.sampled_from([0.5, 1.0, 3.0]))
 @settings(max_examples=settings().max_examples, deadline=None)
-def test_q1_growth(rowsets, growth):
+def test_q1_a_rowset_is_merged_only_with_enough_other_data(rowsets, growth):
     """Q1: a rowset takes part in a merge only if the other inputs are large enough.
 
     Otherwise each small flush over a large rowset would rewrite it.

@@ -111,7 +111,10 @@ def test_a_block_that_would_not_be_smaller_is_plain(kind: str) -> None:
 
 @pytest.mark.parametrize("period", [2, 4, 10, 16, 64, 100, 128, 1000])
 def test_digits_that_the_probe_misses_are_handled(period: int) -> None:
-    """The exponent fits or exceptions are few, although a probe may miss rows with other digits."""
+    """The probe samples some rows.
+
+    Rows with other digits become few exceptions, or the exponent fits them too.
+    """
     whole = np.arange(N, dtype=np.float64)
     values = np.where(np.arange(N) % period, whole, whole + 0.25)
     _, exponent, exceptions = header_of(back("alp", "double", doubles(values)))

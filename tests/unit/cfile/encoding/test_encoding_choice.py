@@ -97,7 +97,7 @@ def test_the_choice_for_a_column_of_a_composite_key(
 
 @pytest.mark.parametrize("type", TYPE_SPECS)
 def test_the_schemas_encoding_is_used(type: str) -> None:
-    """An encoding that the schema names is used."""
+    """A column is stored with the encoding that the schema names."""
     array = make_values(type, 1000)
     for encoding in allowed_encodings(parse_type(type)):
         if encoding != "auto":
@@ -122,11 +122,11 @@ FOR, SHUFFLED = (
     ("row_bytes", "expected"),
     [
         ({PLAIN: 8, FOR: 8, SHUFFLED: 8}, PLAIN),
-        ({PLAIN: 8, FOR: 6.4, SHUFFLED: 6.4}, PLAIN),  # a quarter larger is not too large
+        ({PLAIN: 8, FOR: 6.4, SHUFFLED: 6.4}, PLAIN),  # PLAIN is a quarter larger, so it is still chosen
         ({PLAIN: 8, FOR: 6.3, SHUFFLED: 6.3}, FOR),
         ({PLAIN: 8, FOR: 2, SHUFFLED: 1.7}, FOR),
         ({PLAIN: 8, FOR: 2, SHUFFLED: 1.5}, SHUFFLED),
-        ({PLAIN: 8, FOR: 0.2, SHUFFLED: 0.1}, FOR),  # a bit a value larger is not too large
+        ({PLAIN: 8, FOR: 0.2, SHUFFLED: 0.1}, FOR),  # FOR is less than a bit per value larger
         ({PLAIN: 8, FOR: 0.3, SHUFFLED: 0.1}, SHUFFLED),
         ({PLAIN: 8, FOR: 4, SHUFFLED: 4, PACKED: 3}, PACKED),
         ({PLAIN: 8, FOR: 4, SHUFFLED: 4, PACKED: 8, ZSTD: 2.6}, FOR),

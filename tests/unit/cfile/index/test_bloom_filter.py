@@ -138,7 +138,7 @@ def test_a_look_up_reads_only_the_pages_of_its_keys(files: MemoryFiles) -> None:
         return [round(length / PAGE_BYTES) for _, length in files.reads]
 
     assert reads(3) == [1] and reads(3) == []
-    assert reads(5, 4, 3, 4) == [2]  # neighbours by one read
+    assert reads(5, 4, 3, 4) == [2]  # adjacent pages are one read
     assert reads(0, 7) == [1, 1]
     assert bloom.nbytes == 5 * PAGE_BYTES <= cache.size_bytes < 6 * PAGE_BYTES
     files.reads.clear()
@@ -157,7 +157,7 @@ def test_a_block_is_in_one_cache_line(blocks: int) -> None:
     count = blocks * 8 * format.BLOOM_BLOCK_BYTES // format.BLOOM_BITS_PER_KEY
     words = bloom_words(hashes(count))
     assert len(words) == blocks
-    for bloom in [filter_of(words) for _ in range(8)]:  # one alone might be aligned by chance
+    for bloom in [filter_of(words) for _ in range(8)]:  # one filter might be aligned by chance
         assert bloom._words.ctypes.data % 64 == 0 and bloom._words.shape == (blocks, 8)
         bloom.load_all()
         assert (bloom._words == words).all()
