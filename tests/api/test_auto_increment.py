@@ -28,6 +28,7 @@ def by_host(db: Database, **options: Any) -> nyala.Table:
 
 
 def test_a_table_without_a_key(db: Database) -> None:
+    """A table that is created without a key gets the key `auto_incrementing_id`, and counts its rows from 1."""
     table = db.create_table("t", {"text": "string", "n": "int64"})
     assert table.primary_key == [ID] and table.columns == [ID, "text", "n"]
     assert table.schema.field(ID) == pa.field(ID, pa.int64(), nullable=False)
@@ -98,6 +99,7 @@ def test_failed_rows_use_no_value(db: Database) -> None:
 
 
 def test_lists_of_operations(db: Database) -> None:
+    """Inserts in a list get their numbers in the order of the list, and an upsert may give one itself."""
     table = by_host(db)
     table.insert([("a", 1)])
     result = table.apply(
@@ -170,6 +172,7 @@ def test_copies_clones_and_backups_continue_the_numbers(db: Database, tmp_path: 
 
 
 def test_transactions_and_batches(db: Database) -> None:
+    """A batch or transaction continues the numbers of the rows before it."""
     table = by_host(db)
     with db.batch() as batch:
         batch.insert("t", [("a", 1)])
@@ -224,6 +227,7 @@ def test_a_power_cut_at_every_event(tmp_path: Path) -> None:
 
 
 def test_values_in_a_bucket(tmp_path: Path) -> None:
+    """A store in a bucket continues the numbers after a reopen."""
     with S3Server() as server:
         for count in (1, 2):
             with nyala.connect(

@@ -577,6 +577,7 @@ def test_A1_an_address_has_no_secret(server: S3Server, env: Env) -> None:
 
 
 def test_credentials_in_a_file(server: S3Server, tmp_path: Path) -> None:
+    """`credentials_file` gives the credentials, and errors show no text of the file."""
     public = {"endpoint": server.endpoint, "allow_http": True}
     secret = {"access_key_id": "file-key", "secret_access_key": "file-secret", "region": "us-east-1"}
     file = tmp_path / "s3.json"

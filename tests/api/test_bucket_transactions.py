@@ -43,6 +43,7 @@ def filled(db: nyala.Database) -> nyala.Table:
 
 
 def test_reads_writes_and_conflicts(server: S3Server, tmp_path: Path) -> None:
+    """A transaction sees its own writes, and the second of two commits of the same keys raises ConflictError."""
     with connect(server, tmp_path, maintenance=False) as db:
         table = filled(db)
         expected = dict(rows(table))

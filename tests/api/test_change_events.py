@@ -267,6 +267,7 @@ def test_columns_are_chosen_and_renamed(db: nyala.Database, form: Any) -> None:
     ("unit", "number"), [("s", 1_700_000_000), ("ms", 1_700_000_000_000), ("ns", 17 * 10**17)]
 )
 def test_numbers_are_times_in_a_unit(db: nyala.Database, form: Any, unit: str, number: int) -> None:
+    """`units` says in which unit a number of an event is a time."""
     table = db["t"]
     flat = [{"op": "c", "k": 1, "seen": number, "day": 19675}, {"op": "c", "k": 2, "seen": None, "day": None}]
     table.apply_changes(form(flat), units={"seen": unit, "day": "d"})
@@ -354,6 +355,7 @@ def test_errors_name_the_position_of_the_event(db: nyala.Database, form: Any) ->
 @pytest.mark.parametrize("before", [False, True])
 @pytest.mark.parametrize("form", ["feed", "arrow", "dicts", "reader"])
 def test_the_feed_of_another_table(db: nyala.Database, versions: Any, before: bool, form: str) -> None:
+    """Applying the feed of a table to its copy makes both equal."""
     source, copy = (
         db["t"],
         db.create_table("copy", {"k": "int64", "v": "string", "n": "int64"}, primary_key="k"),

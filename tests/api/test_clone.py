@@ -112,6 +112,7 @@ def test_a_clone_has_no_earlier_history(db: Database) -> None:
 
 
 def test_a_clone_of_an_earlier_moment(db: Database) -> None:
+    """It has the rows of that moment with the present columns, and no earlier history."""
     table = make(db)
     before = db.now()
     table.delete({"k": [1, 11]})
@@ -182,6 +183,7 @@ def test_writes_during_a_clone(db: Database) -> None:
 
 
 def test_readers_and_a_bucket(tmp_path: Path) -> None:
+    """A reader process sees a clone, and a clone works in a bucket."""
     with open_database(tmp_path / "s") as db:
         make(db)
         reader = Database(ReaderStore.open(db._store.env, db.path, 1 << 26))
@@ -255,6 +257,7 @@ def test_a_power_cut_at_every_event(tmp_path: Path) -> None:
 
 
 def test_the_command_line(tmp_path: Path) -> None:
+    """`nyala table clone` clones a table, also at an earlier moment."""
     store = str(tmp_path / "s")
     with open_database(store) as db:
         make(db)

@@ -136,6 +136,7 @@ def test_fetch_methods_continue_each_other(connection):
 
 
 def test_rows_as_arrow(connection):
+    """The rows of a cursor can be fetched once as an Arrow table or reader, instead of by other fetch methods."""
     text = "SELECT id, name FROM items ORDER BY id"
     table = connection.execute(text).fetch_arrow_table()
     assert table.to_pydict() == {"id": [1, 2, 3, 4, 5], "name": ["pen"] * 5}
@@ -419,6 +420,7 @@ def test_a_connection_to_an_open_database_leaves_it_open(db):
 
 
 def test_a_closed_cursor(connection):
+    """Each method of a closed cursor raises InterfaceError."""
     with connection.cursor() as cursor:
         cursor.execute("SELECT 1")
     cursor.close()

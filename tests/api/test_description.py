@@ -72,6 +72,7 @@ def test_the_description_follows_alterations(tmp_path: Path) -> None:
 
 
 def test_arguments_of_like(tmp_path: Path) -> None:
+    """A schema in the call replaces the columns of `like`, and one of both is required."""
     with open_database(tmp_path / "s") as db:
         with pytest.raises(nyala.InvalidArgumentError, match="needs a schema, or like="):
             db.create_table("t")

@@ -51,6 +51,7 @@ def test_an_update_of_one_is_a_row_error(db: Database) -> None:
 
 
 def test_operations_in_order(db: Database) -> None:
+    """A list of operations treats immutable columns as single calls do."""
     table = make(db)
     result = table.apply(
         [

@@ -41,6 +41,7 @@ def db(tmp_path: Path) -> Any:
     "key", [("a", 2), {"host": "a", "time": 2}, {"time": 2, "host": "a"}, ("a", np.int64(2)), Key(2, "a")]
 )
 def test_a_composite_key(db: Any, key: Any) -> None:
+    """A key may have any of these forms in reads and deletes."""
     pairs = db["pairs"]
     assert pairs.get(key) == pairs[key] == {"host": "a", "time": 2, "value": 2.0}
     assert pairs.history(key).num_rows == 1
@@ -49,6 +50,7 @@ def test_a_composite_key(db: Any, key: Any) -> None:
 
 @pytest.mark.parametrize("key", [2, {"k": 2}, (2,), np.int32(2)])
 def test_a_key_of_one_column(db: Any, key: Any) -> None:
+    """A key may have any of these forms in reads and deletes."""
     t = db["t"]
     assert t.get(key) == t[key] == {"k": 2, "v": 20}
     with db.snapshot() as s:
@@ -57,6 +59,7 @@ def test_a_key_of_one_column(db: Any, key: Any) -> None:
 
 
 def test_lists_of_keys(db: Any) -> None:
+    """A list of keys may have bare values, tuples or named tuples."""
     assert db["t"].get_many([3, 1, 9])["v"].to_pylist() == [30, 10]
     assert db["pairs"].get_many([("b", 1), ("a", 1)])["value"].to_pylist() == [None, 1.0]
     assert db["pairs"].get_many([Key(1, "b")])["host"].to_pylist() == ["b"]
@@ -79,6 +82,7 @@ def test_a_missing_key_is_an_error_of_getitem_only(db: Any) -> None:
     "key", ["a", ("a",), ("a", 1, 2), 5, None, [("a", 1)], ("a", [1]), dt.date(2026, 1, 1)]
 )
 def test_a_key_of_another_shape(db: Any, key: Any) -> None:
+    """The error says which forms a key may have."""
     with pytest.raises(
         nyala.InvalidArgumentError, match=r"get expects a key as a tuple \(host, time\) or a dict"
     ):
@@ -92,6 +96,7 @@ def test_text_that_looks_like_a_condition_is_refused_as_a_key(db: Any) -> None:
 
 
 def test_rows_without_names(db: Any) -> None:
+    """Tuples give all columns in their order. Dataclasses give columns by name."""
     pairs = db["pairs"]
     assert pairs.upsert([("c", 1, 5.0), ("a", 1, 9.0)]).inserted == 1
     assert pairs.upsert([Reading("d", 1), Reading("d", 2, 7.0)]).inserted == 2
@@ -110,6 +115,7 @@ def test_rows_without_names(db: Any) -> None:
     ],
 )
 def test_rows_of_another_shape(db: Any, rows: list[Any], says: str) -> None:
+    """The error says what is wrong, and no row is written."""
     before = db["pairs"].to_arrow()
     with pytest.raises(nyala.InvalidArgumentError, match=says):
         db["pairs"].upsert(rows)

@@ -330,6 +330,7 @@ def test_over_a_random_history(db: nyala.Database, folder: Path, seed: int) -> N
 
 
 def test_writes_during_a_purge(db: nyala.Database, folder: Path) -> None:
+    """Rows that another thread writes meanwhile are not lost."""
     table = people(db)
     fill(table)
     end, written = threading.Event(), [0]

@@ -79,6 +79,7 @@ def test_at_returns_the_same_scan_at_another_moment(db: Any) -> None:
 
 
 def test_errors_of_a_step(db: Any) -> None:
+    """An invalid step raises its error at once, before any row is read."""
     scan = db["t"].scan()
     with pytest.raises(nyala.ColumnNotFoundError, match="'v'"):
         scan.select("k").select("v")

@@ -73,6 +73,7 @@ def test_every_operation_on_rows(shared: tuple[nyala.Database, Child]) -> None:
 
 
 def test_lists_batches_and_streams(shared: tuple[nyala.Database, Child]) -> None:
+    """A client writes lists of operations, batches and streams, and a failed batch writes nothing."""
     db, holder = shared
     result = db["t"].apply([("insert", {"k": 1}), ("update", {"k": 1, "s": "x"}), ("delete-ignore", 2)])
     assert (result.inserted, result.updated, result.ignored) == (1, 1, 1)
@@ -100,6 +101,7 @@ def test_lists_batches_and_streams(shared: tuple[nyala.Database, Child]) -> None
 
 
 def test_conditions_and_messages(shared: tuple[nyala.Database, Child]) -> None:
+    """`when`, `newest_by` and `message` have the same effect in a client as in the writer."""
     db, holder = shared
     db["t"].insert([(1, 5, "a"), (2, 5, "b")], message="from here")
     late = [{"k": 1, "v": 4, "s": "x"}, {"k": 2, "v": 6, "s": "y"}]

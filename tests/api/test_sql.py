@@ -81,6 +81,7 @@ def test_fetch_methods_continue_one_run(db: Any) -> None:
 
 
 def test_parameters_of_both_kinds(db: Any) -> None:
+    """Parameters are given by position or by name. A missing or invalid parameter is an error."""
     assert db.sql("SELECT name FROM small WHERE k = ?", [1]).fetchall() == [("one",)]
     assert db.sql("SELECT name FROM small WHERE k = $k", {"k": 1}).to_arrow()["name"].to_pylist() == ["one"]
     with pytest.raises(nyala.InvalidArgumentError, match="parameters"):
@@ -115,6 +116,7 @@ def test_a_result_does_not_see_later_writes(tmp_path: Path) -> None:
 
 
 def test_a_statement_at_a_past_moment(tmp_path: Path) -> None:
+    """`at=` chooses the moment of all tables. A moment in the future is refused."""
     with open_database(tmp_path / "s") as db:
         table = db.create_table("t", {"k": "int64"}, "k")
         first = table.insert({"k": [1]})

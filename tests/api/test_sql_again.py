@@ -174,6 +174,7 @@ def test_a_kept_session_does_not_keep_files_of_a_dropped_table(tmp_path: Path) -
 
 
 def test_after_close_and_connect(tmp_path: Path) -> None:
+    """An unread result of a closed store raises an error. After `connect`, the same statement reads the new rows."""
     with nyala.connect(tmp_path / "s", maintenance=False) as db:
         fill(db)
         assert db.sql(JOIN).fetchall() == [(2,), (5,)]

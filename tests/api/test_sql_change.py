@@ -84,6 +84,7 @@ def test_a_statement_that_fails_leaves_the_transaction_as_it_was(db: nyala.Datab
 
 
 def test_begin_belongs_to_its_thread(db: nyala.Database, t: nyala.Table) -> None:
+    """Other threads do not see the writes of a transaction, and do not write into it."""
     db.sql("BEGIN")
     db.sql("DELETE FROM t")
     seen: list[int] = []
@@ -140,6 +141,7 @@ def test_a_reader_cannot_write(db: nyala.Database, t: nyala.Table, tmp_path: Pat
 
 
 def test_a_table_without_a_key(db: nyala.Database) -> None:
+    """INSERT gets the keys from the store. A statement cannot set them."""
     events = db.create_table("events", {"text": "string", "n": "int32"})
     db.sql("INSERT INTO events VALUES ('a', 1), ('a', 1)")
     db.sql("INSERT INTO events (n) SELECT n + 1 FROM events")
@@ -241,6 +243,7 @@ def test_explain_says_what_would_be_written_and_writes_nothing(
 
 
 def test_explain_of_other_statements(db: nyala.Database, t: nyala.Table) -> None:
+    """EXPLAIN of a SELECT shows DuckDB's plan, and EXPLAIN of CREATE TABLE AS creates nothing."""
     ((key, plan),) = db.sql("EXPLAIN SELECT v FROM t WHERE id = 1").fetchall()
     assert key == "physical_plan" and "Projections" in plan
     analyzed = dict(db.sql("EXPLAIN ANALYZE SELECT v FROM t WHERE id = ?", [1]).fetchall())

@@ -50,6 +50,7 @@ def test_create_table_in_standard_sql(db: nyala.Database) -> None:
 
 
 def test_words_of_kudu_and_impala(db: nyala.Database) -> None:
+    """CREATE TABLE accepts the encodings, partitions and options of Kudu and Impala."""
     db.sql(
         """CREATE TABLE IF NOT EXISTS m (
             host STRING ENCODING DICT_ENCODING COMPRESSION LZ4 COMMENT 'which, machine',
@@ -82,6 +83,7 @@ def test_words_of_kudu_and_impala(db: nyala.Database) -> None:
 
 
 def test_create_or_replace_as_select(db: nyala.Database) -> None:
+    """CREATE TABLE AS takes a key and partitions. A failed CREATE OR REPLACE keeps the earlier table."""
     db.sql("CREATE TABLE t (id INT PRIMARY KEY); INSERT INTO t VALUES (1), (2)")
     made = db.sql(
         "CREATE TABLE u PRIMARY KEY (k) PARTITION BY HASH (k) PARTITIONS 2 AS SELECT id AS k FROM t"
@@ -95,6 +97,7 @@ def test_create_or_replace_as_select(db: nyala.Database) -> None:
 
 
 def test_alter_table(db: nyala.Database) -> None:
+    """Each form of ALTER TABLE changes the table. A failed statement changes nothing."""
     db.sql(
         "CREATE TABLE t (id INT PRIMARY KEY, a INT, b INT NOT NULL DEFAULT 1); INSERT INTO t VALUES (1, 2, 3)"
     )
@@ -158,6 +161,7 @@ def test_alter_table(db: nyala.Database) -> None:
     ],
 )
 def test_statements_that_are_refused(db: nyala.Database, statement: str, words: str) -> None:
+    """The error says why, and no table is created."""
     db.sql("CREATE TABLE t (id INT PRIMARY KEY, a INT)")
     with pytest.raises(nyala.Error, match=words):
         db.sql(statement)
@@ -189,6 +193,7 @@ def test_the_key_columns_must_come_first(db: nyala.Database, statement: str) -> 
 
 
 def test_undrop_at_a_moment(db: nyala.Database) -> None:
+    """UNDROP restores the newest dropped table of this name, or the one that existed at a moment."""
     moments = []
     for number in (1, 2, 3):
         db.sql(f"CREATE TABLE t AS SELECT {number} AS n")

@@ -86,6 +86,7 @@ def test_a_failed_copy_leaves_the_file_as_it_was(db: Any, tmp_path: Path) -> Non
     ],
 )
 def test_errors_of_copy_and_attach(db: Any, text: str, words: str) -> None:
+    """Each invalid statement raises an error that says what to write."""
     with pytest.raises(nyala.InvalidArgumentError, match=words):
         db.sql(text)
 

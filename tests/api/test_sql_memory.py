@@ -53,6 +53,7 @@ def test_duckdb_has_the_stores_memory_limit_and_a_minimum(store: Path, given: st
 
 
 def test_a_sort_that_spills(tight: nyala.Database) -> None:
+    """A sort that is larger than the memory limit spills to disk and returns all rows in order."""
     reader = tight.sql("SELECT v, k, s, repeat(s, 30) AS wide FROM t ORDER BY v").to_reader()
     first = reader.read_next_batch()
     assert spilled(tight) > 0
@@ -62,6 +63,7 @@ def test_a_sort_that_spills(tight: nyala.Database) -> None:
 
 
 def test_groups_and_joins_that_spill(tight: nyala.Database) -> None:
+    """An aggregation and a join that spill return the right sums."""
     groups = "SELECT s || repeat('x', 150) AS g, count(*) AS n, sum(v) AS v FROM t GROUP BY g"
     assert tight.sql(f"SELECT count(*), sum(n), sum(v) FROM ({groups})").fetchall() == [
         (ROWS, ROWS, ROWS * (ROWS - 1) // 2)

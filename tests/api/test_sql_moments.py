@@ -56,6 +56,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     ],
 )  # fmt: skip
 def test_spellings_of_a_time(world: World, table: str) -> None:
+    """Each spelling reads the table at the time in the parameter."""
     assert world.rows(f"SELECT k, v FROM {table} WHERE k < 9 ORDER BY k", [world.old]) == OLD
 
 
@@ -68,6 +69,7 @@ def test_spellings_of_a_time(world: World, table: str) -> None:
     ],
 )  # fmt: skip
 def test_spellings_of_a_version(world: World, table: str) -> None:
+    """Each spelling reads the table at a tag or a timestamp."""
     text = f"FROM {table.format(world.created.timestamp)} ORDER BY k"
     assert world.rows(text) == OLD
 
@@ -137,6 +139,7 @@ def test_columns_and_aliases_with_the_names_of_keywords(world: World) -> None:
 
 
 def test_qualified_names(world: World) -> None:
+    """A table may be named with the schemas `main` and `public`, with and without a moment."""
     for name in ("main.t", "nyala.main.t", "public.t", "nyala.t", '"public"."t"', "nyala.public.T"):
         assert world.rows(f"SELECT k FROM {name} ORDER BY k") == [(2,), (3,)]
         assert world.rows(f"SELECT x.k FROM {name} AT (VERSION => 'first') x ORDER BY k") == [(1,), (2,)]
@@ -207,6 +210,7 @@ def test_changes_end_at_the_moment_of_the_statement(world: World) -> None:
     ],
 )  # fmt: skip
 def test_errors(world: World, text: str, error: type[Exception], words: str) -> None:
+    """An invalid moment or change feed raises an error that says what to write."""
     with pytest.raises(error, match=words):
         world.rows(text)
 
@@ -217,6 +221,7 @@ def test_errors_name_the_lines_of_the_users_text(world: World) -> None:
 
 
 def test_a_dropped_table_at_a_moment(tmp_path: Path) -> None:
+    """A statement can read a dropped table at an earlier moment, also beside a new table of its name."""
     world = World(tmp_path / "s")
     world.db.drop_table("t")
     assert world.rows("FROM t AT (VERSION => 'first') ORDER BY k") == OLD
@@ -232,6 +237,7 @@ def test_a_dropped_table_at_a_moment(tmp_path: Path) -> None:
 
 
 def test_expired_history(tmp_path: Path) -> None:
+    """A moment before the table's history raises HistoryExpiredError."""
     with open_database(tmp_path / "s") as db:
         table = db.create_table("t", {"k": "int64"}, "k", history=0)
         first = table.insert({"k": [1]})
@@ -260,6 +266,7 @@ def test_a_moment_inside_a_transaction(tmp_path: Path) -> None:
 
 
 def test_the_schema_of_the_moment(tmp_path: Path) -> None:
+    """A table at a moment has its columns of that moment."""
     world = World(tmp_path / "s")
     world.db["t"].rename_column("v", "value")
     world.db["t"].add_column("more", "int64", default=4)

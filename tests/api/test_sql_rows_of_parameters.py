@@ -122,6 +122,7 @@ def test_which_statements_are_executed_at_once(db: nyala.Database, text: str) ->
 
 
 def test_named_parameters(db: nyala.Database) -> None:
+    """executemany also takes rows of named parameters. A missing one is an error."""
     make_table(db)
     cursor = nyala.dbapi.connect(db).cursor()
     rows = [{"k": key, "g": "a", "v": f"new{key}"} for key in range(50)]

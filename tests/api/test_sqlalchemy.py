@@ -47,6 +47,7 @@ def engine(db, tmp_path):
 
 
 def test_options_of_the_url(tmp_path, db):
+    """Options in the URL are passed to `connect` with their types. Unknown and invalid ones are errors."""
     engine = sa.create_engine(f"nyala:///{tmp_path}/store?read_only=true&memory_limit=64MB")
     with engine.connect() as connection:
         assert connection.connection.driver_connection.database.read_only
@@ -92,6 +93,7 @@ def test_the_first_of_two_commits_wins(engine, db):
 
 
 def test_update_delete_and_returning(engine):
+    """Counts and RETURNING rows are those of the statements."""
     with engine.begin() as connection:
         connection.execute(ITEMS.insert(), [{"id": i, "name": f"n{i}"} for i in range(1, 6)])
         changed = connection.execute(ITEMS.update().where(ITEMS.c.id > 3).values(price=2))
@@ -107,6 +109,7 @@ def test_update_delete_and_returning(engine):
 
 
 def test_on_conflict(engine):
+    """ON CONFLICT DO NOTHING keeps the existing row, and DO UPDATE changes only the given columns."""
     with engine.begin() as connection:
         connection.execute(ITEMS.insert(), {"id": 1, "name": "pen", "price": 1})
         rows = insert(ITEMS).values(id=1, name="ink", price=2)
@@ -136,6 +139,7 @@ def test_integer_keys_count_up(engine, db):
 
 
 def test_connections_count_together(engine):
+    """Two connections with open transactions never give the same key."""
     with engine.connect() as one, engine.connect() as other:
         keys = [c.execute(ITEMS.insert().values(name="x")).inserted_primary_key[0] for c in (one, other, one)]
         one.commit()
@@ -162,6 +166,7 @@ def test_counting_continues_after_greater_keys_of_other_writers(engine, db, tmp_
 
 
 def test_reflection(engine, db):
+    """The inspector returns the tables, schemas, columns and keys of the store."""
     db.create_table("events", {"what": "string", "raw": "binary", "ok": "bool", "day": "date"})
     found = sa.inspect(engine)
     assert found.get_table_names() == ["events", "items"]
@@ -235,6 +240,7 @@ def test_floor_division_of_other_numbers():
 
 
 def test_text_of_create_table():
+    """CREATE TABLE is written as the store reads it, without the foreign keys and indexes that it does not have."""
     table = sa.Table(
         "t", sa.MetaData(),
         sa.Column("id", sa.Integer, primary_key=True),

@@ -82,6 +82,7 @@ def engine(db: nyala.Database, tmp_path: Path) -> Iterator[sa.Engine]:
 
 
 def test_create_all_and_drop_all(engine: sa.Engine, db: nyala.Database) -> None:
+    """`create_all` creates each table once, and `drop_all` drops them."""
     Base.metadata.create_all(engine)
     assert db.list_tables() == ["authors", "books", "everything", "sales", "visits"]
     Base.metadata.create_all(engine)  # which finds them
@@ -107,6 +108,7 @@ def test_reflected_tables_are_those_that_were_created(engine: sa.Engine, db: nya
 
 
 def test_partitions_and_storage(engine: sa.Engine, db: nyala.Database) -> None:
+    """Options of the dialect set partitions, history and storage, and reflection returns them."""
     levels = "HASH (id) PARTITIONS 3, RANGE (day) (PARTITION DATE '2026-01-01' <= VALUES < DATE '2027-01-01')"
     metadata = sa.MetaData()
     sa.Table(
@@ -133,6 +135,7 @@ def test_partitions_and_storage(engine: sa.Engine, db: nyala.Database) -> None:
 
 
 def test_automap(engine: sa.Engine) -> None:
+    """Automap makes classes for the tables of a store."""
     from sqlalchemy.ext.automap import automap_base
 
     Base.metadata.create_all(engine)
@@ -145,6 +148,7 @@ def test_automap(engine: sa.Engine) -> None:
 
 
 def test_rows_of_a_create_table_as(engine: sa.Engine) -> None:
+    """A table that SQL created can be reflected and read in the same connection."""
     Base.metadata.create_all(engine)
     with engine.begin() as connection:
         connection.execute(sa.insert(Author), [{"name": "Ada"}, {"name": "Bob"}])
@@ -176,6 +180,7 @@ def test_objects_with_counted_keys_and_their_relations(engine: sa.Engine, db: ny
 
 
 def test_many_objects_at_once(engine: sa.Engine, db: nyala.Database) -> None:
+    """Each of many new objects gets its own key."""
     Base.metadata.create_all(engine)
     with orm.Session(engine) as session:
         made = [Author(name=str(number)) for number in range(500)]
@@ -341,6 +346,7 @@ def test_polars_creates_appends_and_replaces(engine: sa.Engine, db: nyala.Databa
 
 
 def test_a_store_in_a_bucket(tmp_path: Path) -> None:
+    """The ORM and pandas work over a store in a bucket."""
     with S3Server() as server:
         options = {"storage_options": server.options, "cache_dir": tmp_path / "cache"}
         url = "nyala:///s3://bucket/store?group_interval=0&maintenance=false"

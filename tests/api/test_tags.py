@@ -390,6 +390,7 @@ def test_a_power_cut_at_every_event(tmp_path: Path) -> None:
 
 
 def test_tags_in_a_bucket(tmp_path: Path) -> None:
+    """In a bucket, a tag keeps its rows for the writer and for readers."""
     with S3Server() as server:
         options: dict[str, Any] = {"storage_options": server.options, "cache_dir": tmp_path / "cache"}
         with nyala.connect("s3://bucket/store", group_interval=0, maintenance=False, **options) as db:

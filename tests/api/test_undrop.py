@@ -118,6 +118,7 @@ def test_undrop_brings_back_the_same_table(tmp_path: Path, while_dropped: str) -
 
 
 def test_several_tables_of_one_name(db: Database) -> None:
+    """Each moment reads the table that had the name then."""
     moments = []
     for value in (1, 2, 3):
         db.create_table("t", {"k": "int64"}, "k").insert({"k": [value]})
@@ -364,6 +365,7 @@ def test_an_alteration_leaves_a_dropped_range_readable(db: Database) -> None:
 
 
 def test_expired_and_purged_ranges(db: Database, clock: ManualClock) -> None:
+    """The space of a dropped range is freed when its history ends, or by a purge."""
     table = make(db, history="1h")
     before = db.now()
     db.flush()
@@ -433,6 +435,7 @@ def test_a_power_cut_at_every_event(tmp_path: Path) -> None:
 
 
 def test_a_store_in_a_bucket(tmp_path: Path) -> None:
+    """Drops and undrops work in a bucket."""
     with S3Server() as server:
 
         def connect(**options: Any) -> Database:
@@ -465,6 +468,7 @@ def nyala_command(*arguments: str) -> str:
 
 
 def test_the_command_line(tmp_path: Path) -> None:
+    """`nyala table` drops, lists, undrops and purges tables and ranges."""
     store = str(tmp_path / "s")
     with open_database(store) as db:
         make(db)

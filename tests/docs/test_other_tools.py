@@ -37,6 +37,7 @@ def rows(table: str) -> list[tuple[object, ...]]:
 
 
 def test_ibis(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The example of ibis runs, and changes the rows that it says."""
     pytest.importorskip("ibis", reason="ibis is not installed: make test-tools")
     names: dict[str, object] = {}
     for _, text in section("ibis"):
@@ -62,6 +63,7 @@ def dbt(folder: Path) -> None:
 
 
 def test_dbt(folder: Path) -> None:
+    """The example project of dbt builds its tables in the store."""
     pytest.importorskip("dbt.adapters.duckdb", reason="dbt-duckdb is not installed: make test-tools")
     (folder / "models").mkdir()
     (folder / "files").mkdir()
@@ -88,6 +90,7 @@ def test_dbt(folder: Path) -> None:
 
 
 def test_sql_magic(folder: Path) -> None:
+    """The lines with `%sql` run in IPython."""
     pytest.importorskip("sql.magic", reason="JupySQL is not installed: make test-tools")
     lines = [line for _, text in section("`%sql` in notebooks") for line in text.splitlines()]
     code = (

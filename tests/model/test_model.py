@@ -81,6 +81,7 @@ def test_a_store_in_a_bucket_agrees_with_its_model() -> None:
 
 
 def test_tables_with_only_key_columns() -> None:
+    """The store agrees with its model if tables have only key columns."""
     run(INTEGER, KEYS_ONLY, examples(30), 20)
 
 
@@ -161,6 +162,7 @@ def test_a_store_agrees_with_its_model_hundreds_of_times(shape: Shape, part: int
 @pytest.mark.parametrize("part", range(2))
 @pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
 def test_large_batches_for_long(shape: Shape, part: int) -> None:
+    """The store agrees with its model if batches are large."""
     with counted("large batches by chance against a dictionary of versions", "examples") as tried:
         run(shape, ANY, 40, 30, large=True)
         run(shape, KEYS_ONLY, 10, 30, large=True)

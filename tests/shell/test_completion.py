@@ -32,6 +32,7 @@ TABLES = {"metrics": ["host", "time", "value"], "Odd names": ["a b", "key"]}
     ],
 )
 def test_candidates(text: str, word: str, expected: list[str]) -> None:
+    """Tab completes the word before the cursor with names that are possible there."""
     place = text.find("|") if "|" in text else len(text)
     assert candidates(text.replace("|", ""), place, lambda: TABLES) == (word, expected)
 

@@ -40,6 +40,7 @@ ROWS = pa.table(
 
 
 def test_csv() -> None:
+    """NULL is an empty field without quotes, and an empty text has quotes."""
     text = printed("csv", ROWS)
     assert text.splitlines()[-1] == "," * (len(VALUES) - 1)  # NULL has no quotes, an empty text has
     head, row, _ = csv.reader(io.StringIO(text))
@@ -62,6 +63,7 @@ def test_csv() -> None:
 
 
 def test_json() -> None:
+    """Each row is an object, and NULL is null."""
     row, nulls = json.loads(printed("json", ROWS))
     assert nulls == dict.fromkeys(VALUES)
     assert row == {
@@ -85,6 +87,7 @@ SMALL = ROWS.select(["text", "number", "list"])
 
 
 def test_table() -> None:
+    """Numbers are aligned right. A text of several lines takes several lines."""
     assert printed("table", SMALL).splitlines() == [
         "text        number  list",
         'a "b", | c      -5  [1, null]',
@@ -94,6 +97,7 @@ def test_table() -> None:
 
 
 def test_markdown() -> None:
+    """Special characters of Markdown tables are escaped."""
     assert printed("md", SMALL).splitlines() == [
         "| text | number | list |",
         "| --- | --: | --- |",
@@ -103,6 +107,7 @@ def test_markdown() -> None:
 
 
 def test_lines() -> None:
+    """Each value is on its own line, and rows are separated by an empty line."""
     assert printed("line", SMALL).splitlines() == [
         '  text = a "b", | c',
         "         d",
@@ -126,6 +131,7 @@ def test_lines() -> None:
     ],
 )
 def test_no_rows(mode: str, expected: str) -> None:
+    """Without rows, a mode prints its header, `[]` or nothing."""
     assert (
         printed(mode, pa.table({"a": pa.array([], pa.int64()), "b": pa.array([], pa.string())})) == expected
     )

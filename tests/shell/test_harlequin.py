@@ -27,6 +27,7 @@ def adapter() -> Any:
 
 
 def test_the_catalogue(adapter: Any, store: Path) -> None:
+    """The adapter shows tables and columns with their types, and marks key columns."""
     connection = adapter((str(store),)).connect()
     found = {
         item.label: [(column.label, column.type_label) for column in item.children]
@@ -40,6 +41,7 @@ def test_the_catalogue(adapter: Any, store: Path) -> None:
 
 
 def test_statements(adapter: Any, store: Path) -> None:
+    """The adapter returns columns and rows, the count of a write, and errors."""
     connection = adapter((str(store),)).connect()
     cursor = connection.execute("SELECT n, 'x' AS s FROM numbers ORDER BY n")
     assert cursor.columns() == [("n", "##"), ("s", "s")]
@@ -56,6 +58,7 @@ def test_statements(adapter: Any, store: Path) -> None:
 
 
 def test_cancel(adapter: Any, store: Path) -> None:
+    """`cancel` ends a running statement."""
     connection = adapter((str(store),)).connect()
     stopped = threading.Event()
 
@@ -78,6 +81,7 @@ def test_cancel(adapter: Any, store: Path) -> None:
 
 
 def test_wrong_stores(adapter: Any, store: Path, tmp_path: Path) -> None:
+    """A missing store is an error and is not created. A read-only connection refuses writes."""
     with pytest.raises(harlequin.exception.HarlequinConfigError):
         adapter(())
     with pytest.raises(harlequin.exception.HarlequinConnectionError, match="no Nyala store"):

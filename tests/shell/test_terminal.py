@@ -47,6 +47,7 @@ def test_a_statement_of_several_lines(terminal: Terminal) -> None:
 
 
 def test_dot_commands(terminal: Terminal) -> None:
+    """Dot commands list tables, print a schema and change the output mode."""
     for line in (".tables", ".schema Numbers", ".mode line", "SELECT 1 AS one, 'x' AS letter;"):
         terminal.type(line + "\r")
         terminal.wait_for("nyala>")
@@ -71,6 +72,7 @@ def test_dot_commands(terminal: Terminal) -> None:
 
 
 def test_a_moment_of_the_past(terminal: Terminal) -> None:
+    """`.at` changes the moment of all reads, and the prompt shows it. Writes are then refused."""
     terminal.type(".at before\r")
     while not (prompt := terminal.lines[-1]).startswith("nyala @"):
         terminal.read()
@@ -86,6 +88,7 @@ def test_a_moment_of_the_past(terminal: Terminal) -> None:
 
 
 def test_commands_of_other_shells(terminal: Terminal) -> None:
+    r"""`\d` lists the tables, and `help` inside of a statement is no command."""
     for line in ("\\d", "\\dx", "select 1 as", "help", ";"):
         terminal.type(line + "\r")
         terminal.wait_for("    ->" if line in ("select 1 as", "help") else "nyala>")
@@ -110,6 +113,7 @@ def test_commands_of_other_shells(terminal: Terminal) -> None:
 
 
 def test_a_new_store(tmp_path: Path) -> None:
+    """The shell creates a store if the folder does not exist, and says so."""
     with Terminal("sql", "new", environment={"NYALA_HISTORY": ""}, folder=tmp_path, columns=200) as terminal:
         assert terminal.wait_for("nyala>")[0] == f"{tmp_path / 'new'} is a new store."
         terminal.type("CREATE TABLE t (k int PRIMARY KEY);\r")

@@ -85,6 +85,7 @@ def test_several_commands_and_files_run_in_order(store: Path, tmp_path: Path) ->
 
 
 def test_commands_of_other_shells(store: Path) -> None:
+    r"""`\d`, `exit`, `quit` and `help` work as in psql and DuckDB."""
     tables = ran("sql", store, "-c", ".tables")
     columns = ran("sql", store, "-c", ".schema metrics")
     assert columns[1].startswith('CREATE TABLE "metrics" (')
@@ -132,6 +133,7 @@ def test_a_new_store(tmp_path: Path) -> None:
 
 
 def test_errors_as_json(store: Path) -> None:
+    """With --json, rows and errors are JSON."""
     code, printed, output = ran("sql", store, "--json", "-c", "SELECT 1 AS one; SELECT * FROM nothing")
     assert (code, json.loads(printed)) == (1, [{"one": 1}])
     assert json.loads(output)["error"]["type"] == "TableNotFoundError"
@@ -212,6 +214,7 @@ def test_errors_name_sql_and_dot_commands(store: Path) -> None:
 
 
 def test_a_moment_and_changes(store: Path) -> None:
+    """`.at` reads an earlier moment, and `.changes` prints the changes since a moment."""
     count = "SELECT count(*) AS n FROM metrics;\n"
     _, printed, _ = ran("sql", store, "--mode", "json", "-c", f".at before\n{count}.at now\n{count}")
     assert printed == '[{"n": 3}]\n[{"n": 4}]\n'
@@ -251,6 +254,7 @@ def test_timing_goes_to_stderr(store: Path) -> None:
 
 
 def test_wrong_usage(store: Path, tmp_path: Path) -> None:
+    """Wrong arguments end with exit code 2."""
     assert ran("sql", store, "-c", "SELECT 1", "-f", "-")[0] == 2
     (tmp_path / "folder").mkdir()
     code, _, output = ran(tmp_path / "folder")
@@ -355,6 +359,7 @@ def test_a_very_long_text_is_printed_whole(store: Path) -> None:
 
 
 def test_a_store_in_a_bucket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`nyala sql` takes a URL and storage options."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test-key")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test-secret")
