@@ -72,7 +72,7 @@ def test_at_returns_the_same_scan_at_another_moment(db: Any) -> None:
     assert pa.types.is_dictionary(dictionary.schema.field("s").type)
     present = table.scan(at=before, schema="current").at(before)
     assert present.columns == table.columns, "the present columns, even at another moment"
-    with pytest.raises(nyala.InvalidArgumentError, match="fixed"):
+    with pytest.raises(nyala.InvalidArgumentError, match="reads only the moment"):
         table.at(before).scan().at(before)
     with pytest.raises(nyala.InvalidArgumentError, match="not None"):
         scan.at(None)  # type: ignore[arg-type]
