@@ -11,10 +11,10 @@ from typing import Any
 from bench.measure import SCANS_UNTIL_KEPT
 
 Taken = dict[str, list[float]]
-"""Seconds by source, one for each round."""
+"""For each source, the seconds of each round."""
 
 Source = Callable[[], tuple[float, list[Any]]]
-"""Asks once: (seconds, rows)."""
+"""Runs the query once, and returns (seconds, rows)."""
 
 
 def in_turns(sources: Mapping[str, Source], repeats: int, what: str) -> Taken:

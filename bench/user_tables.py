@@ -27,7 +27,7 @@ class UserTable(NamedTuple):
     name: str
     key: tuple[str, ...]
     make: Callable[[np.random.Generator, int], dict[str, pa.Array]]
-    """Columns of about so many rows."""
+    """Makes the columns of about this number of rows."""
 
     def rows(self, count: int) -> pa.Table:
         """Return the rows, the same ones for the same count."""

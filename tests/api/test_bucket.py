@@ -231,7 +231,7 @@ def test_a_folder_that_is_used_like_a_bucket(tmp_path: Path) -> None:
 
 
 def test_the_error_for_a_store_of_the_other_kind(tmp_path: Path) -> None:
-    """A store that was created by a path cannot be opened by a file:// URL, and the other way round."""
+    """A store must be opened as it was created: by a path, or by a file:// URL."""
     cache = {"cache_dir": tmp_path / "cache"}
     nyala.connect(tmp_path / "folder").close()
     nyala.connect(f"file://{tmp_path}/objects", **cache).close()

@@ -100,7 +100,7 @@ def test_narrow_update(tmp_path: Path) -> None:
 
 @pytest.mark.long
 def test_mixed_load(tmp_path: Path) -> None:
-    """Three threads at fixed intervals, in a process of its own. Every get finds its row."""
+    """Three threads run at fixed intervals, in another process. Every get finds its row."""
     scale = mixed_load.Scale("tiny", 500, 2.0, 1.0, 0.2, "1s")
     result = mixed_load.run(scale, str(tmp_path), ["nyala"], silent)
     page = ran(result, tmp_path)

@@ -83,10 +83,10 @@ STEPS: list[Step] = [
     lambda db: db["t"].update({"k": [1, 11], "v": [10, 30]}),
     lambda db: db["t"].insert({"k": [13], "v": [5], "gone": [9]}),
 ]
-PLACES: dict[str, int] = {}
-"""Which step an alteration is."""
+STEP_NUMBERS: dict[str, int] = {}
+"""The number of the step of each alteration, by its name."""
 for _name, _step in ALTERATIONS.items():
-    PLACES[_name] = len(STEPS)
+    STEP_NUMBERS[_name] = len(STEPS)
     STEPS += [_step, *([WRITES[_name]] if _name in WRITES else [])]
 
 

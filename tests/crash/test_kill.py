@@ -147,7 +147,7 @@ def test_killed_in_an_alteration(
     catalogue). `make test-long` takes all.
     """
     states, counts = altered
-    step = alterations.PLACES[name]
+    step = alterations.STEP_NUMBERS[name]
     first, last = counts[step] + 1, counts[step + 1]
     kill_at, when = (first, "before") if place.startswith("before") else (last, "after")
     assert kill_at_a_step(forks, tmp_path / "s", kill_at, when, "sync", states) == step

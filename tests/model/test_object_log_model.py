@@ -48,8 +48,8 @@ class Process(NamedTuple):
     at: str
     slot: Slot
     log: tuple[tuple[Slot, str], ...] = ()
-    """The records it has, with the slots from which it read them (of files: of any slot)."""
-    # budgets of what may happen to it
+    """Each record that the process has read, with its slot. A record in files may have any slot."""
+    # budgets: how often each event may still happen to it
     records: int = 0
     checkpoints: int = 0
     late: int = 0
@@ -65,7 +65,7 @@ class Process(NamedTuple):
     known: tuple[Any, ...] | None = None
     at_start: tuple[Any, ...] | None = None
     began: frozenset[str] | None = None
-    """What was acknowledged when it began to read."""
+    """The records that were acknowledged when the process began to read."""
 
 
 class State(NamedTuple):

@@ -86,7 +86,7 @@ class Outcome:
 
 
 Item = tuple[str, dict[str, Any]]
-"""An operation, as `Table.apply` names it, or "upsert when new.v > old.v"; and a row."""
+"""(operation, row). The operation has its name in `Table.apply`, or is "upsert when new.v > old.v"."""
 WHEN = "upsert when new.v > old.v"
 
 

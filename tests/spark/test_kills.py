@@ -324,7 +324,7 @@ def rows_of(table: nyala.Table, at: int | None = None) -> Rows:
 
 
 def check_what_was_left(world: World, db: nyala.Database) -> None:
-    """Check that the job was done as a whole or not at all. A stream must have done its first
+    """Check that the job changed everything or nothing. A stream must have done its first
     micro-batches as a whole.
     """
     rows, before = rows_of(db["t"]), states_of(HISTORY_OF_FEEDS if world.is_fed_by_t else HISTORY)[-1]
@@ -374,7 +374,7 @@ def check_copy(world: World, db: nyala.Database, *, whole: bool) -> None:
 
 
 def check_result(world: World, db: nyala.Database) -> None:
-    """Check that the job is done as a whole, and each row is written once."""
+    """Check that the job is complete, and each row is written once."""
     rows = db["t"].scan(order_by_key=True).to_arrow().to_pylist()
     if not world.is_fed_by_t:
         expected = AFTER if world.kind in ("write", "upsert", "load") else BEFORE

@@ -15,7 +15,7 @@ DIRECT_COMMIT_BYTES = 2_000
 
 Step: TypeAlias = Callable[[Database], None]
 Contents: TypeAlias = dict[str, tuple[list[str], list[tuple[object, ...]]]]
-"""Of every table its columns' names and its rows."""
+"""For each table, (names of the columns, rows)."""
 
 
 def flush(db: Database) -> None:

@@ -158,7 +158,7 @@ def test_a_refused_request_is_an_error_without_credentials(
 
 @pytest.mark.long
 def test_jobs_succeed_while_requests_fail(writer: Cluster) -> None:
-    """Throttling, lost replies and cut replies, again and again."""
+    """Requests are throttled, and replies are lost or cut, many times in each job."""
     driver = writer.driver
     driver(jobs.create, "rough", "smooth")
     truth = {k: k for k in range(MANY)}
