@@ -34,7 +34,7 @@ from nyala.mvcc.ahead import AheadOfClock
 from nyala.mvcc.timestamp import (
     TIMESTAMP_ZERO,
     from_physical,
-    is_time_of_day,
+    is_datetime,
     naive_note,
     parse_at,
     to_datetime,
@@ -1378,7 +1378,7 @@ class Database:
                 f"{to_datetime(from_physical(now_us)).isoformat()} now"
                 f"{naive_note(at, from_physical(now_us))}"
             )
-        if is_time_of_day(at) and name != "since":  # adjust it if the clock was ahead: see `AheadOfClock`
+        if is_datetime(at) and name != "since":  # adjust it if the clock was ahead: see `AheadOfClock`
             if name == "to" and self._ahead.covers(timestamp):
                 raise InvalidArgumentError(
                     f"to={to_datetime(timestamp).isoformat()} is ambiguous: the clock was ahead when this store was "

@@ -113,14 +113,14 @@ class EncodedKeys(abc.ABC):
 
     @abc.abstractmethod
     def search(self, probes: EncodedKeys, side: Side = "left") -> Indexes:
-        """Return, for each probe, the position at which to insert it. These keys must ascend.
+        """Return, for each probe, the position at which to insert it. The keys of `self` must ascend.
 
         side: "left" for the first position with a key >= the probe, "right" for the first position
               with a key > the probe.
         """
 
     def find(self, probes: EncodedKeys) -> Indexes:
-        """Return the position of each probe, -1 if absent. These keys must ascend strictly."""
+        """Return the position of each probe, -1 if absent. The keys of `self` must ascend strictly."""
         if len(self) == 0:
             return np.full(len(probes), -1, dtype=np.int64)
         positions = self.search(probes)
@@ -128,17 +128,20 @@ class EncodedKeys(abc.ABC):
         return np.where(self.take(clipped).equal_to(probes), clipped, np.int64(-1))
 
     def prepare_search(self) -> None:  # noqa: B027
-        """Compute integers that make searches in these keys faster. Later slices share them."""
+        """Make later searches faster: compute the last 8 bytes of each key as an integer.
+
+        Slices that are made later share these integers.
+        """
 
     def prepare_slices(self) -> None:  # noqa: B027
-        """Find out whether all keys differ only in their last 8 bytes. Later slices share the answer.
+        """Find out whether all keys differ only in their last 8 bytes. The keys must ascend.
 
-        If so, searches in slices of these keys are faster. These keys must ascend.
+        If so, searches with slices of these keys are faster. Only slices that are made later know it.
         """
 
     @abc.abstractmethod
     def lower_bound(self, bound: bytes) -> int:
-        """Return the position of the first key whose bytes are >= `bound`. These keys must ascend.
+        """Return the position of the first key whose bytes are >= `bound`. The keys must ascend.
 
         bound: a key as encoded bytes, or a prefix of them.
         """
@@ -173,10 +176,14 @@ class EncodedKeys(abc.ABC):
 
     @abc.abstractmethod
     def integers(self, suffix_bytes: int, width: int) -> npt.NDArray[np.uint64]:
-        """Return the encoded values of one column as integers, one per key.
+        """Return the encoded values of one key column as integers, one per key.
 
-        Only for a column of `KeyCodec.fixed_tail`. The column has `width` bytes (at most 8), and
-        `suffix_bytes` more bytes of the key follow it. The caller must not change the result.
+        The integers have the order of the column's values. The column must have the same place in
+        every key, counted from the key's end: no text or binary column may follow it.
+
+        suffix_bytes: the number of bytes after the column in each key.
+        width: the number of bytes of the column, at most 8.
+        Returns: an array that the caller must not change.
         """
 
     @abc.abstractmethod
@@ -218,9 +225,9 @@ class NumpyKeys(EncodedKeys):
 
     @property
     def tails(self) -> npt.NDArray[np.uint64]:
-        """The last 8 bytes (TAIL_WIDTH) of each key as integers. Only for layout "fixed".
+        """The last 8 bytes (TAIL_WIDTH) of each key as an integer. Only for layout "fixed".
 
-        If all keys have the same head, the integers sort like the keys.
+        If the keys differ only in these bytes, the integers sort like the keys.
         """
         tails = self._tails
         if tails is None:
@@ -234,7 +241,7 @@ class NumpyKeys(EncodedKeys):
             _ = self.tails
 
     def head(self, index: int) -> bytes:
-        """Return the head of a key: all but its last TAIL_WIDTH bytes. Only for layout "fixed"."""
+        """Return the head of one key: its bytes without the last 8. Only for layout "fixed"."""
         return bytes(self.data[index])[: self.width - TAIL_WIDTH]
 
     def prepare_slices(self) -> None:
@@ -243,9 +250,10 @@ class NumpyKeys(EncodedKeys):
 
     @property
     def common_head(self) -> bytes | None:
-        """The head that all keys share; None if their heads differ. Only for layout "fixed".
+        """The first bytes of the keys, without their last 8 bytes; None if these bytes differ.
 
-        The keys must ascend, and there must be at least one. Slices inherit the cached head.
+        Only for layout "fixed". The keys must ascend, and there must be at least one. Slices that
+        are made later get the cached value.
         """
         head = self._head
         if head is None:
@@ -256,9 +264,9 @@ class NumpyKeys(EncodedKeys):
         return head
 
     def first_beyond(self, prefix: bytes) -> int:
-        """Return the first position with a key greater than every possible key with this `prefix`.
+        """Return the position of the first key that is greater than all keys beginning with `prefix`.
 
-        These keys must ascend.
+        The keys of `self` must ascend. If no key is greater, the result is the number of keys.
         """
         probe = prefix.ljust(self.width, b"\xff") + bytes([_TERMINATOR])
         return int(np.searchsorted(self.data, np.array(probe, self.data.dtype), side="right"))
@@ -307,11 +315,11 @@ class NumpyKeys(EncodedKeys):
     def _as_integers(
         self, probes: EncodedKeys
     ) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64]] | None:
-        """Return (these keys, the probes) as integers that compare like the keys; None: impossible.
+        """Return (keys of `self`, probes) as integers that compare like the keys; None: impossible.
 
-        These keys must ascend. Layout "int" is always possible; layout "fixed" only if these keys
-        and the probes have the same head. If there are several probes, the caller must have called
-        `prepare_slices` on them, which finds their common head.
+        The keys of `self` must ascend. Layout "int" is always possible. Layout "fixed" is possible
+        only if all keys and probes differ only in their last 8 bytes. If there are several probes,
+        the caller must have called `prepare_slices` on them.
         """
         other = self._same(probes)
         if self.layout == "int":

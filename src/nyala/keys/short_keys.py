@@ -6,11 +6,12 @@
     head          tail         ...                tail: an integer of 8 bytes, in the order of the keys
 
 NumPy compares byte strings ten times as slowly as integers, and a byte string takes one byte more
-than its key. The keys of a rowset are close together, so most rowsets have a common head. Other
-keys are not converted.
+than its key. The keys of a rowset are close together, so in most rowsets all keys have one head.
+If the heads of a rowset's keys differ, its keys are not converted.
 
-Immutable; any thread may read. Only for layout "fixed" (see `encoded_keys`): shorter keys are
-integers in any case.
+All keys of a table must have the same length, and more than 8 bytes (layout "fixed" of
+`encoded_keys`). Keys of at most 8 bytes need no conversion, because `encoded_keys` stores them as
+integers. Immutable; any thread may read.
 """
 
 from __future__ import annotations
@@ -28,9 +29,10 @@ from nyala.keys.word_search import find_integers, sample_of
 
 
 class ShortKeys:
-    """Strictly ascending keys of `width` bytes that all begin with `head`.
+    """Strictly ascending keys of `width` bytes that differ only in their last 8 bytes.
 
-    `tails` has the last 8 bytes of each key as an integer.
+    head:  the bytes before the last 8; the same in all keys.
+    tails: the last 8 bytes of each key, as an integer.
     """
 
     __slots__ = ("_sample", "head", "tails", "width")
@@ -43,9 +45,10 @@ class ShortKeys:
 
     @staticmethod
     def of(keys: EncodedKeys) -> ShortKeys | None:
-        """Convert strictly ascending keys of layout "fixed" that all have the same head.
+        """Convert strictly ascending keys that differ only in their last 8 bytes.
 
-        Returns: None for other keys.
+        Returns: None if the keys differ in other bytes, have at most 8 bytes, or have variable length;
+                 also None if there is no key.
         """
         if keys.layout != "fixed" or not len(keys):
             return None
@@ -57,9 +60,10 @@ class ShortKeys:
     def from_binary(array: pa.Array, width: int | None) -> ShortKeys | None:
         """Convert strictly ascending keys from their encoded bytes, as read from disk.
 
-        width: the bytes of each key (`KeyCodec.width`).
-        Returns: None if the keys have another layout than "fixed", or different heads.
-        Raises: CorruptionError if a key has another length.
+        width: the number of bytes of each key; None: keys have variable length.
+        Returns: None if the keys do not differ only in their last 8 bytes, have at most 8 bytes, or
+                 have variable length; also None if there is no key, or a NULL.
+        Raises: CorruptionError if a key does not have `width` bytes.
         """
         if width is None or width <= TAIL_WIDTH or not len(array) or array.null_count:
             return None

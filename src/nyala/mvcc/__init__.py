@@ -1,1 +1,5 @@
-"""Timestamps, the clock that gives them, and the two watermarks: what writers and readers may see."""
+"""Timestamps, and the clock that gives them.
+
+Also two timestamps of each open store: that of its newest batch, and the newest one that readers
+may see.
+"""

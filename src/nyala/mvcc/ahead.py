@@ -1,10 +1,10 @@
-"""Interprets a time of day, such as `at=datetime.now(UTC)`, after the clock was set back.
+"""Interprets a datetime, such as `at=datetime.now(UTC)`, after the clock was set back.
 
 Timestamps never decrease. If the clock was an hour ahead and was corrected to 10:00, batches keep
 getting timestamps just after 11:00 until the clock reaches 11:00. A batch that is written at 10:05
 then has the timestamp 11:00, and a read of "10:05" would miss the batch.
 
-So a time of day in such a period means the newest timestamp of the period. The read sees every
+So a datetime in such a period means the newest timestamp of the period. The read sees every
 acknowledged batch, and possibly later batches of the period. Timestamps and WriteResults stay
 exact.
 
@@ -26,7 +26,7 @@ class AheadOfClock:
     """The latest period in which the store's timestamps were ahead of the machine's clock."""
 
     def __init__(self) -> None:
-        # As timestamps: the time of day at its beginning, and the newest timestamp of the store.
+        # As timestamps: the machine's time at its beginning, and the newest timestamp of the store.
         self._period: tuple[int, int] | None = None
 
     def note(self, published: int, now_us: int) -> None:
@@ -39,15 +39,16 @@ class AheadOfClock:
             self._period = begin, published
 
     def covers(self, timestamp: int) -> bool:
-        """Whether `resolve` would return another timestamp for this time of day."""
+        """Whether a datetime with this timestamp is in the period, so that `resolve` changes it."""
         return self.resolve(timestamp) != timestamp
 
     def resolve(self, timestamp: int) -> int:
-        """Return the timestamp at which a read `at` a time of day must read.
+        """Return the timestamp that a user's datetime means, for a read as of this datetime.
 
-        timestamp: the time of day as a timestamp. If the store's timestamps were ahead of the clock
-                   at this time, the result is the newest timestamp of that period. Otherwise the
-                   result is `timestamp` itself.
+        If the store's timestamps were ahead of the clock at this time, this is the newest timestamp
+        of that period. Otherwise it is `timestamp` itself.
+
+        timestamp: the datetime, converted by `parse_at`.
         """
         period = self._period
         return period[1] if period is not None and period[0] <= timestamp < period[1] else timestamp

@@ -60,7 +60,10 @@ def to_datetime(timestamp: int) -> dt.datetime:
     try:
         return _EPOCH + dt.timedelta(microseconds=physical_us(int(timestamp)))
     except (OverflowError, TypeError, ValueError) as error:
-        raise InvalidArgumentError(f"{timestamp!r} is not a timestamp of Nyala") from error
+        raise InvalidArgumentError(
+            f"{timestamp!r} is not a timestamp of Nyala: pass an int from 0 to {TIMESTAMP_MAX}, such as "
+            "db.now() or result.timestamp"
+        ) from error
 
 
 def microseconds_of(moment: dt.datetime) -> int:
@@ -123,8 +126,11 @@ def parse_at(at: object, published: int | None = None, name: str = "at") -> int:
     )
 
 
-def is_time_of_day(at: object) -> bool:
-    """Whether an argument of `parse_at` is a datetime or the ISO text of one."""
+def is_datetime(at: object) -> bool:
+    """Whether `at` is a datetime, or text that is not an integer (`parse_at` reads it as ISO text).
+
+    Text of a day, such as "2026-11-20", also counts; a `datetime.date` does not.
+    """
     return isinstance(at, dt.datetime) or (isinstance(at, str) and not at.strip().isdecimal())
 
 
@@ -135,7 +141,7 @@ def naive_note(at: object, bound: int | None = None) -> str:
     Returns "" if the moment has a zone. Also returns "" if the moment is more than 14 hours from
     `bound`, because then a missing zone does not explain the error.
     """
-    if not is_time_of_day(at):
+    if not is_datetime(at):
         return ""
     try:
         moment = dt.datetime.fromisoformat(at.strip()) if isinstance(at, str) else at
@@ -154,13 +160,21 @@ def naive_note(at: object, bound: int | None = None) -> str:
 
 
 def _day_text(day: dt.date, name: str) -> str:
-    """Return the error message for a day; it names the moments at both ends of the day."""
+    """Return the error message for a `datetime.date`, which is a whole day and not a moment.
+
+    The message names the moments at both ends of the day.
+    """
     end = "" if day == dt.date.max else f", {name}='{day + dt.timedelta(days=1)}' its end"
     return f"{name}={day} is a day, not a moment: {name}='{day}' is its beginning in UTC{end}"
 
 
 def _unix_time_text(at: int | float, name: str) -> str:
-    """Return the error message for a Unix time; it shows the same moment as ISO text."""
+    """Return the error message for a number that is a Unix time and not a timestamp of Nyala.
+
+    The message shows the same moment as ISO text, which the user can pass instead.
+
+    name: the argument's name.
+    """
     unit, scale = next((unit, scale) for unit, scale in _UNIX_UNITS.items() if at * scale < _YEAR_2100_NS)
     moment = (_EPOCH + dt.timedelta(microseconds=round(at * scale / 1000))).isoformat().replace("+00:00", "Z")
     return (

@@ -17,7 +17,11 @@ import threading
 
 
 class Watermarks:
-    """The watermarks `applied` and `published` of one open store. Thread-safe."""
+    """Two timestamps of an open store, which only increase. Thread-safe.
+
+    applied:   the newest batch that is in the memory of the tablets.
+    published: the newest batch that readers may see; never above `applied`.
+    """
 
     def __init__(self, timestamp: int = 0) -> None:
         self._lock = threading.Lock()

@@ -373,9 +373,10 @@ def _written_so_far(store: Store, job: Job) -> list[str]:
 
 @dataclass(frozen=True)
 class _Finished:
-    """A finished job, ready to be installed.
+    """A finished job, whose output files can now replace its inputs.
 
-    late, entries: only for a merge: the late changes, and the catalogue entries of its UNDO files.
+    late:    only for a merge: the changes that its inputs got while it ran.
+    entries: only for a merge: the catalogue entries of the UNDO files that it wrote.
     """
 
     started: _Started
@@ -385,7 +386,11 @@ class _Finished:
 
 
 def _finished(store: Store, started: _Started, output: Output) -> _Finished:
-    """Prepare the install of a finished job: do all steps that need no commit lock."""
+    """Open the rowsets that a merge wrote, and look up the rows that were changed while it ran.
+
+    This needs no commit lock, so it is done before the output replaces the inputs. A delta
+    compaction needs neither. Returns the arguments and the results together.
+    """
     late, entries, job = None, [], started.job
     if isinstance(job, MergeJob):
         fresh = []

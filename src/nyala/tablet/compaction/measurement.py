@@ -35,14 +35,21 @@ from nyala.tablet.state.root import TableState, TabletState
 
 @dataclass(frozen=True)
 class _Expired:
-    """The number of rows of a rowset that were dead at `cut`."""
+    """The number of rows of a rowset that were dead at a moment.
+
+    cut: the moment, a timestamp.
+    """
 
     cut: int
     rows: int
 
 
 class Layouts:
-    """Measures tablets, and remembers what it read. For one thread at a time."""
+    """Measures the rowsets of tablets (sizes, garbage, changes) for the choice of compactions.
+
+    Remembers the number of expired rows of each rowset, because counting them needs reads of files.
+    For one thread at a time.
+    """
 
     def __init__(self) -> None:
         self._expired: weakref.WeakKeyDictionary[DiskRowSet, _Expired] = weakref.WeakKeyDictionary()
@@ -58,8 +65,8 @@ class Layouts:
 
         cut:    history counts as expired if only reads before this timestamp need it. 0: no history
                 has expired.
-        reservations: rowsets that are reserved here are marked as not available; None: all are
-                available.
+        reservations: the rowsets that compactions have reserved: they get `available=False`. None:
+                all rowsets get `available=True`.
         schema: the stored columns (`TableState.stored_schema`); None: all that ever existed.
 
         Cost: the first call reads a block of each text column of one rowset. Every call reads the

@@ -78,7 +78,7 @@ class RowSetLayout:
 
     @property
     def size_bytes(self) -> int:
-        """The bytes that a merge of this rowset reads. It writes about as many."""
+        """The number of bytes that a merge of this rowset reads. It writes about as many."""
         return self.base_bytes + self.redo_bytes + self.undo_bytes
 
     @property
@@ -90,24 +90,26 @@ class RowSetLayout:
 
     @property
     def expired_file_bytes(self) -> int:
-        """The bytes of the expired UNDO files."""
+        """The number of bytes of the expired UNDO files."""
         return sum(size for size, _ in self.undo_files[: self.expired_undo_files])
 
     @property
     def kept_base_bytes(self) -> int:
-        """About how many bytes of base a merge keeps: without expired rows and superseded columns.
+        """The estimated number of bytes of base data that a merge keeps of this rowset.
 
-        The value decides how many rowsets a merge writes. It is raised if the data takes more than
-        `DECODED_PER_TARGET` times as much in memory as on disk. The merge then writes more, smaller
-        rowsets.
+        Expired rows do not count, nor columns that were replaced or dropped. If the data takes more
+        than 8 times as much in memory as on disk, the value is an eighth of its size in memory. The
+        merge then writes more, smaller rowsets.
         """
         base = max(self.base_bytes - self.superseded_bytes, self.decoded_bytes // size.DECODED_PER_TARGET)
         return base - base * self.expired_rows // max(1, self.row_count)
 
     def cut_bytes(self, target_bytes: int) -> int:
-        """Return the size that decides how many rowsets a merge of this rowset writes.
+        """Return the number of bytes that decides how many rowsets a merge of this rowset writes.
 
         This is `kept_base_bytes`, or more if the rowset has so much text that more rowsets are needed.
+
+        target_bytes: the size of a full rowset.
         """
         return max(self.kept_base_bytes, self.text_bytes * target_bytes // size.TEXT_TARGET_BYTES)
 
@@ -183,14 +185,15 @@ def output_count(rowsets: Iterable[RowSetLayout], target_bytes: int) -> int:
 def open_bytes(target_bytes: int) -> float:
     """Return the cost of one more rowset or file for a scan, as a number of bytes to read.
 
-    This is `OPEN_BYTES`; for a small target size it is a share of the target size.
+    This is 1/32 of the target size, but at most `OPEN_BYTES` (1 MiB).
     """
     return min(OPEN_BYTES, target_bytes / OPEN_PER_TARGET)
 
 
 def work_bytes(target_bytes: int) -> float:
-    """Return the fixed cost of a compaction, as a number of bytes to rewrite.
+    """Return the fixed cost of a compaction: how many bytes it could rewrite in the same time.
 
-    This is `WORK_BYTES`; for a small target size it is a share of the target size.
+    Syncs and a change of the catalogue cause this cost. It is 1/8 of the target size, but at most
+    `WORK_BYTES` (4 MiB).
     """
     return open_bytes(target_bytes) * (WORK_BYTES // OPEN_BYTES)

@@ -201,11 +201,12 @@ def plan_full(rowsets: Sequence[RowSetLayout], *, target_bytes: int = TARGET_BYT
     """Return the plans of a full compaction.
 
     After them no two rowsets overlap, none has REDO, and a second call returns nothing. Rowsets
-    that are not available are left out.
+    that another compaction has reserved are left out.
 
     Rowsets that overlap, directly or through others, are merged. Then neighbours are joined up to
-    the target size. A single rowset with REDO gets a major delta compaction of all columns. It is
-    rewritten instead if a tenth of it is garbage, or if it is outdated.
+    the target size. A rowset that is not merged is rewritten if a tenth of it is garbage. It is also
+    rewritten if the table's columns, types or encodings changed after it was written. Otherwise, if
+    it has REDO, it gets a major delta compaction of all columns.
 
     Each rowset is in at most one of these plans. One more plan drops all expired files and rowsets.
     """
@@ -265,7 +266,10 @@ def _joined(
 
 
 def _cut_bytes(group: Sequence[RowSetLayout], target_bytes: int) -> float:
-    """Return the size of each rowset that a merge of the group writes; for one rowset, its size."""
+    """Return the average size of the rowsets that a merge of `group` writes, in bytes.
+
+    If the group has only one rowset, return the size of this rowset.
+    """
     size = sum(r.cut_bytes(target_bytes) for r in group)
     return size if len(group) == 1 else size / output_count(group, target_bytes)
 

@@ -14,16 +14,17 @@ of a merge:
     budget   the most bytes that a merge may read
     1.003    decides between merges that save the same: the one with the smaller U wins
 
-The best set is found by dynamic programming over a NumPy table. Each row of the table is a knapsack
-problem: the best merges in which no rowset begins before a given one. Rowsets are added by
-ascending key_max. Each rowset updates the rows of the table for itself and for all rowsets that
-begin earlier. The result is optimal, and takes 0.06 s for 500 rowsets. (Kudu computes bounds first,
-and solves a knapsack only where they promise 5 % more.)
+The best set is found by dynamic programming over a NumPy table. The table has a row for each rowset
+and a column for each weight. A row holds the best merges of rowsets that begin no earlier than its
+rowset (a knapsack problem). Rowsets are added by ascending key_max. Each rowset updates its own row,
+and the rows of all rowsets that begin earlier. The result is optimal, and takes 0.06 s for 500
+rowsets. (Kudu computes bounds first, and solves a knapsack only where they promise 5 % more.)
 
 Invariants: Q1 (growth), Q2 (progress) and Q3 (reserved rowsets) of `compaction.policy`.
-Source: Kudu compaction policy; docs/design/kudu.md, "Choice of rowsets to merge". Departures from
-Kudu: Q1. Widths count current data (base and REDO), but the weight counts all bytes. Rowsets with a
-single key may be merged. The factor 1.003 applies to all merges.
+Source: Kudu compaction policy; docs/design/kudu.md, "Choice of rowsets to merge".
+Departures from Kudu: a rowset is merged only together with enough other data (Q1). Widths count
+current data (base and REDO), but the weight counts all bytes. Rowsets with a single key may be
+merged. The factor 1.003 applies to all merges.
 """
 
 from __future__ import annotations
@@ -90,13 +91,14 @@ def choose_merge(
     growth: float = GROWTH,
     gain_min: float = MERGE_GAIN_MIN,
 ) -> MergePlan | None:
-    """Return the merge that saves the most reading; None if no merge gains `gain_min`.
+    """Return the merge that saves the most reading for its cost; None if no merge is worth it.
 
     The inputs may have at most `BUDGET_ROWSETS` times `target_bytes`. Exception: a rowset with more
     than half of this budget counts as half, so that two such rowsets can be merged.
 
     target_bytes: the size of a full rowset.
-    growth: a rowset is merged only if the other inputs have at least 1/growth of its bytes.
+    growth:   a rowset of n bytes is merged only with at least n/growth bytes of other rowsets.
+    gain_min: the least gain of a merge: bytes of reading that it saves / bytes that it rewrites.
     Cost: 0.1 s for each 500 rowsets.
     """
     budget = BUDGET_ROWSETS * target_bytes
@@ -141,7 +143,14 @@ class KeySpace:
         self.total = float(cdf[-1])
 
     def _spread(self, keys: list[bytes], rowset: RowSetLayout, lower: int, upper: int) -> Floats:
-        """Return the share of the rowset's bytes in each of its cells."""
+        """Estimate how a rowset's bytes are distributed over its key range.
+
+        Returns: for each cell of the range, the share of the rowset's bytes in it. The first and last
+                 keys of all rowsets, and the gaps between them, are the cells.
+
+        keys:         the first and last keys of all rowsets, ascending.
+        lower, upper: the numbers of the rowset's first and last cell.
+        """
         parts = np.zeros(upper - lower + 1)
         if lower == upper:
             parts[0] = 1.0
@@ -159,7 +168,12 @@ class KeySpace:
         return parts
 
     def bytes_within(self, sizes: Floats) -> Floats:
-        """Return a matrix: element [r, q] is the part of `sizes[q]` in the key range of rowset r."""
+        """Return how many bytes each rowset has in the key range of each other rowset, as a matrix.
+
+        Element [r, q] is the number of bytes of rowset q in the key range of rowset r.
+
+        sizes: the number of bytes of each rowset.
+        """
         within = np.empty((len(sizes), len(sizes)))
         for index, parts in enumerate(self._parts):
             lower = self.lower[index]
@@ -211,7 +225,12 @@ class _Merge:
         return best
 
     def _with_enough_others(self, chosen: Ints) -> Ints:
-        """Return the largest subset of `chosen` in which no rowset is too large for the others (Q1)."""
+        """Return the largest subset of `chosen` in which each rowset is merged with enough other data.
+
+        Enough is 1/growth of the rowset's bytes (see "Growth" in `compaction.policy`).
+
+        chosen: indices of rowsets.
+        """
         # A rowset that breaks Q1 also breaks it with fewer others. So the order of removal is irrelevant.
         while len(chosen) and self._growth < np.inf:
             company = self._within[np.ix_(chosen, chosen)].sum(axis=1) - self._sizes[chosen]
@@ -235,10 +254,13 @@ class _Merge:
         return MergePlan(tuple(r.id for r in inputs), gain, output_count(inputs, self._target))
 
     def _optimum(self, candidates: Ints) -> Ints:
-        """Return the candidates whose merge has the greatest objective within the budget.
+        """Return the candidates whose merge saves the most bytes of reading.
 
-        This is the objective in the module's docstring, minus OPEN_BYTES for the rowset that the
-        merge writes. Returns no candidate if no objective is above 0.
+        The inputs of the merge are within the budget. The saved bytes are computed by the formula in
+        the module's docstring, minus the cost of opening the rowset that the merge writes.
+
+        candidates: indices of rowsets.
+        Returns: indices of rowsets; empty if no merge saves reading.
         """
         start, end = self._space.start[candidates], self._space.end[candidates]
         value, weight = self._value[candidates], self._weight[candidates]

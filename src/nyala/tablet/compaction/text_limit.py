@@ -34,16 +34,20 @@ _SAMPLES: int = 32
 
 
 def _slice_limit() -> float:
-    """Return how many bytes of text a slice may have in one column: 1.5 times the target.
+    """Return how many bytes of text the rows of one output rowset may have in one column.
 
-    The two halves of a larger slice do not fit into one rowset, so no later merge joins them.
+    This is 1.5 times `TEXT_TARGET_BYTES`. An output with more text is divided into two rowsets.
+    Together these have too much text for one rowset, so no later merge joins them again.
     """
     return 1.5 * rowset_size.TEXT_TARGET_BYTES
 
 
 def slice_bounds(rowsets: Sequence[DiskRowSet], schema: Schema, count: int) -> list[bytes] | None:
-    """Return the keys at which to cut a merge of these rowsets; None if the text fits into `count` slices.
+    """Return the keys at which a merge begins a new output rowset, so that none has too much text.
 
+    schema: the columns that the merge writes.
+    count:  the number of output rowsets by bytes on disk. Much text needs more of them.
+    Returns: None if the inputs have little text: `count` outputs of equal bytes are then enough.
     Cost: reads the rowsets' footers, and more (`text_bytes`) if the columns have much text.
     """
     columns = [
@@ -96,7 +100,7 @@ def _at_most(rowset: DiskRowSet, column: ColumnSchema) -> int:
 
 
 def _text_of(rowset: DiskRowSet, column: ColumnSchema, lower: int, upper: int) -> int:
-    """Return about how many bytes of text rows [lower, upper) of the column have in base and changes."""
+    """Return about how many bytes of text a column has in rows [lower, upper), in base and changes."""
     changes = sum(file.text_bytes(column.id, lower, upper) for file in (*rowset.undo, *rowset.redo))
     return changes + _base_of(rowset, column, lower, upper)
 
@@ -114,7 +118,13 @@ def _default_bytes(column: ColumnSchema) -> int:
 def _cut(
     rowsets: Sequence[DiskRowSet], columns: Sequence[ColumnSchema], whole: KeyRange
 ) -> Iterator[KeyRange]:
-    """Halve the key range until each part has one key or little enough text. Yield the parts."""
+    """Halve a key range until no column of a part has more text than `_slice_limit`. Yield the parts.
+
+    A part with a single key may have more text, because it cannot be halved.
+
+    columns: the text and binary columns to check.
+    whole:   the key range.
+    """
     ranges = [(rowset, *rowset.rowid_range(whole)) for rowset in rowsets]
     ranges = [(rowset, lower, upper) for rowset, lower, upper in ranges if lower < upper]
     sizes = [sum(_text_of(rowset, column, *rows) for rowset, *rows in ranges) for column in columns]
