@@ -1,6 +1,6 @@
 """Writes the files of a flush, in this process or in a worker process.
 
-A *piece* is the content of one output: rows of a MemRowSet, or records of a DeltaMemStore.
+A *piece* is the content of one output file: rows of a MemRowSet, or records of a DeltaMemStore.
 
     write_pieces                                 this process writes and syncs the files
     spill, then run_spilled in the worker        a worker process writes and syncs the files
@@ -11,7 +11,7 @@ writes. With a worker, this process only sorts the rows and copies them once int
 the *spill*.
 
 The spill is in the first tablet's folder while the job runs. It is not synced, and no catalogue
-entry names it, so after a crash the next open removes it (P3). Each column, and each array of
+entry names it, so after a crash the next open removes it. Each column, and each array of
 positions or timestamps, is an Arrow IPC stream of one batch. Keys are not spilled, because the
 worker encodes them again from the key columns. There are no checksums: the spill does not leave the
 machine.
@@ -93,14 +93,14 @@ Piece: TypeAlias = RowSetPiece | DeltaPiece
 Written: TypeAlias = WrittenRowSet | WrittenDelta
 
 Writer: TypeAlias = "Callable[[Files, str, Sequence[Piece]], list[Written]]"
-"""A function such as `write_pieces` or `FlushWorker.write`."""
+"""A function that writes the files of a flush, such as `write_pieces` or `FlushWorker.write`."""
 
 
 def write_pieces(files: Files, root_path: str, pieces: Sequence[Piece]) -> list[Written]:
-    """Write each piece (a rowset or a REDO file), and sync the files.
+    """Write the rowsets and REDO files of a flush, and sync them. The caller syncs the folders.
 
-    The caller syncs the folders.
-    Returns: one result per piece, in order.
+    pieces: the content of each rowset or REDO file.
+    Returns: the descriptions of the written files, in the order of `pieces`.
     Raises: StorageError; the caller then removes the files.
     """
     return each(files, lambda piece: _write(files, root_path, piece), pieces)
@@ -168,8 +168,10 @@ class _Spill:
 
 
 def spill(files: Files, root_path: str, path: str, pieces: Sequence[Piece]) -> dict[str, Any]:
-    """Write the data of all pieces to the new file `path`. Return the argument of `run_spilled`.
+    """Write the data of a flush to the new temporary file `path`, for a worker process.
 
+    pieces: the contents of the files that the worker is to write.
+    Returns: the argument of `run_spilled`.
     Raises: StorageError; the caller then removes the file.
     """
     store = _Spill(files, os.path.join(root_path, path))
@@ -201,10 +203,10 @@ def _spill_piece(store: _Spill, piece: Piece) -> dict[str, Any]:
 
 
 def run_spilled(files: Files, arguments: dict[str, Any]) -> dict[str, Any]:
-    """Write the files of spilled pieces, in the worker process.
+    """Write the rowsets and REDO files of a flush, in the worker process.
 
-    arguments: the result of `spill`.
-    Returns: the results of all pieces as JSON, for `decode_written`.
+    arguments: the result of `spill`, which put the data of all these files into a temporary file.
+    Returns: JSON that describes the written files, for `decode_written`.
     Raises: StorageError.
     """
     root_path = arguments["root_path"]
@@ -226,7 +228,10 @@ def run_spilled(files: Files, arguments: dict[str, Any]) -> dict[str, Any]:
 
 
 def decode_written(answer: dict[str, Any]) -> list[Written]:
-    """Decode the answer of `run_spilled`. Return one result per piece, as `write_pieces` does."""
+    """Return the descriptions of the files that `run_spilled` wrote, decoded from its answer.
+
+    The order is that of the list `pieces` that `spill` got.
+    """
     return [
         decode_written_rowset(one["rowset"]) if "rowset" in one else decode_delta(one["delta"])
         for one in answer["written"]

@@ -107,14 +107,14 @@ class _NewDelta:
 
 @dataclass
 class _FrozenTablet:
-    """One tablet in a round: its frozen memory, and the files that the round writes for it.
+    """One tablet in a flush: its frozen memory, and the files that the flush writes for it.
 
-    memories: the frozen MemRowSets
-    stores:   the frozen DeltaMemStores by rowset id, oldest first
-    cut:      history before this timestamp is not written
-    targets:  what is to be written
-    pieces:   the input of the writer, one for each target
-    written:  the result of the writer, one for each target
+    memories: the frozen MemRowSets.
+    stores:   the frozen DeltaMemStores by rowset id, oldest first.
+    cut:      history before this timestamp is not written; 0: all history is written.
+    targets:  for each rowset or REDO file to be written: its source in memory.
+    pieces:   for each target: its path and content, which `write_pieces` gets.
+    written:  for each target: the description of the written files.
     """
 
     table: TableState
@@ -128,7 +128,7 @@ class _FrozenTablet:
 
     @property
     def paths(self) -> list[str]:
-        """The paths of all files that the round may create for this tablet."""
+        """The paths of all files that the flush may create for this tablet."""
         return [path for piece in self.pieces for path in piece.paths]
 
 
@@ -275,7 +275,11 @@ def freeze_memory(store: Store, table: TableState) -> TableState:
 
 
 def _add_pieces(store: Store, part: _FrozenTablet) -> None:
-    """Set `targets`, `pieces` and `cut` of `part`: what the round writes for this tablet."""
+    """Decide which files a flush writes for one tablet, and add them to `part`.
+
+    For each file this adds its source to `part.targets`, and its path and content to `part.pieces`.
+    It leaves out history that no readable moment needs, and then sets `part.cut`.
+    """
     schema = part.table.stored_schema()
     cut = store.history_cut(part.table.entry)
     for memory in part.memories:

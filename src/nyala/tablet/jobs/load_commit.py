@@ -136,8 +136,12 @@ class LoadCommit:
                 }
             )
         )
-        if job.operation not in OPERATION_NAMES or not all(isinstance(name, str) for name in job.columns):
-            raise ValueError(f"invalid operation {job.operation!r} or columns {job.columns}")
+        if job.operation not in OPERATION_NAMES:
+            raise ValueError(
+                f"unknown operation {job.operation!r}: expected one of {', '.join(OPERATION_NAMES)}"
+            )
+        if not all(isinstance(name, str) for name in job.columns):
+            raise ValueError(f"`columns` must be a list of column names, not {list(job.columns)!r}")
         check_message(job.message)
         ids = [tablet.tablet_id for tablet in job.tablets]
         changed = [made.rowset_id for tablet in job.tablets for made in tablet.deltas]
@@ -150,10 +154,13 @@ class LoadCommit:
 
 @dataclass
 class _TabletShare:
-    """One tablet's share of the commit: its files, and its outdated rows.
+    """What the commit of a load does in one tablet.
 
-    A row is outdated if its key was changed after the job's tasks read the table. Outdated rows are
-    resolved again.
+    rowsets:  the staged rowsets to commit.
+    deltas:   the staged REDO files to commit.
+    outdated: rows of the load whose keys were changed after the job's tasks read the table. The
+              commit resolves these rows again.
+    counts:   the number of inserted, updated, deleted and ignored rows, without `outdated`.
     """
 
     tablet: TabletState
@@ -249,9 +256,12 @@ def _table(store: Store, job: LoadCommit) -> TableState:
 def _share_of(
     store: Store, job: LoadCommit, table: TableState, staged: StagedTablet, written: list[str]
 ) -> _TabletShare:
-    """Divide a tablet's staged files into files to commit and outdated rows.
+    """Divide a tablet's staged files into files to commit, and rows to be resolved again.
 
-    written: gets the paths of files that are written here, without the outdated rows.
+    Rows are resolved again if their keys were changed after the job's tasks read the table. A file
+    that has such rows is written again without them.
+
+    written: gets the paths of files that are written here.
     """
     tablet = table.tablets[table.ordinal_of[staged.tablet_id]]
     share = _TabletShare(tablet, [], [], counts=dict(staged.counts))
@@ -345,11 +355,13 @@ def _take_effective(
     changed: EncodedKeys | None,
     share: _TabletShare,
 ) -> None:
-    """Add the idle rows that would change something now to `share.outdated`, to be resolved again.
+    """Find rows of a load that changed nothing for the job's task, but would change something now.
 
-    These are the rows whose key was live for the job's task and is absent now, or was absent and is
-    live now.
-    changed: the changed keys; None: every key may have changed.
+    For example, the task ignored an update because its key was absent, and another writer has
+    inserted the key since. These rows are added to `share.outdated`, to be resolved again.
+
+    made:    a staged rowset with the rows that changed nothing.
+    changed: keys that others changed after the task read the table; None: every key may have changed.
     """
     rowset = open_staged(store, table, made)
     try:
@@ -432,9 +444,13 @@ def _note_outdated(
     share: _TabletShare,
     count: str,
 ) -> None:
-    """Add these rows to `share.outdated`, in the form in which the user gave them.
+    """Add staged rows whose keys were changed meanwhile to `share.outdated`, to be resolved again.
 
-    Also subtracts their number from `share.counts[count]`, because they will be counted again.
+    They are added as the user gave them. Their number is subtracted from `share.counts[count]`,
+    because they are counted when they are resolved again.
+
+    rowset, rowids: where the rows are: in a staged rowset, or in a rowset with staged changes.
+    values: the staged changes by column id; empty for a staged rowset.
     """
     schema = table.schema
     arrays = {}

@@ -196,10 +196,14 @@ class StagedDelta:
 class StagedTablet:
     """The files that a task staged for one tablet, and the counts of its rows.
 
-    Files and counts are right for the moment S of the job's plan.
-    idle: files of the rows that change nothing as of S, such as updates of missing rows. These rows
-          are marked as dead, and their files are never committed. But if the key of such a row
-          changed after S, the commit resolves the row again.
+    The task resolved its rows as of the moment S of the job's plan.
+
+    rowsets: new rows.
+    deltas:  changes of existing rows.
+    counts:  the number of inserted, updated, deleted and ignored rows.
+    idle:    rows that change nothing as of S, such as updates of missing keys. The commit needs them
+             if another writer changed their keys after S: it then resolves them again. It never adds
+             these files to the table. So that nobody takes them for new rows, all rows are dead.
     """
 
     tablet_id: int
@@ -234,7 +238,9 @@ class StagedTablet:
             deltas.append(checked(StagedDelta(made["rowset_id"], path, delta)))
         counts = fields["counts"]
         if not set(counts) <= set(_COUNTS) or not all(map(is_unsigned, counts.values())):
-            raise ValueError(f"invalid counts {counts}")
+            raise ValueError(
+                f"invalid row counts {counts}: expected numbers >= 0 under the names {', '.join(_COUNTS)}"
+            )
         rowsets, idle = (tuple(map(decode_written_rowset, fields[which])) for which in ("rowsets", "idle"))
         return checked(StagedTablet(fields["tablet_id"], rowsets, tuple(deltas), counts, idle))
 

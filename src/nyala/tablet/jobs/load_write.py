@@ -121,7 +121,7 @@ def write_tablet(
 def chunks(
     batches: Iterator[pa.RecordBatch], keys: Sequence[ColumnSchema], target_bytes: int
 ) -> Iterator[pa.Table]:
-    """Cut rows into parts of about `target_bytes`. Rows with equal keys stay in one part."""
+    """Cut rows into parts of about `target_bytes` in memory. Rows with equal keys stay in one part."""
     held: list[pa.RecordBatch] = []
     size = 0
     for batch in batches:
@@ -192,7 +192,12 @@ class _Task:
         self.counts = {"inserted": 0, "updated": 0, "deleted": 0, "ignored": 0}
 
     def take(self, rows: pa.Table) -> None:
-        """Resolve the rows of one chunk, and stage their effects."""
+        """Resolve some rows of the tablet, and write the new rows to the staging folder.
+
+        Changes of existing rows are collected for `deltas`. Failed rows are added to `errors`.
+
+        rows: one part of the task's rows, from `chunks`; with the column ROW.
+        """
         numbers = rows.column(ROW).combine_chunks()
         data = rows.drop_columns([ROW])
         prepared = prepare(self._table, self._operation, data, ignore=self._ignore)
@@ -245,9 +250,11 @@ class _Task:
         self.rowsets.append(self._write_rowset(image, self._table.schema, name))
 
     def _stage_idle(self, prepared: PreparedOperation, resolved: ResolvedBatch, errors: RowErrors) -> None:
-        """Write a rowset of the idle rows: one row for each key that neither changed nor failed.
+        """Stage the rows that change nothing, such as updates of missing keys.
 
-        If a key has several rows, an insert takes the first row, and other operations the last row.
+        The commit reads them if another writer changed their keys after the task read the table.
+        They are written as a rowset, with one row for each key that neither changes nor fails. If a
+        key has several rows, an insert takes the first row, and other operations the last row.
         """
         touched = sum(len(effect.keys) for effect in resolved.effects)
         if touched == len(prepared.keys):
@@ -340,7 +347,11 @@ def check_keys_given(schema: Schema, name: str) -> None:
 def check_columns_of(
     table: TableState, operation: str, schema: pa.Schema, condition: Condition | None = None
 ) -> None:
-    """Check the same as `check_columns`, for an open table."""
+    """Check that rows with this Arrow schema can be written to `table` by a load.
+
+    condition: the condition of an upsert (`when`, `newest_by`), which is checked too.
+    Raises: as `check_columns`.
+    """
     name, _, ignore = operation.partition("-")
     prepare_request(table, Request(table.name, name, schema.empty_table(), bool(ignore), condition=condition))
     given = {*schema.names, AUTO_INCREMENT} if name == "insert" else {*schema.names}

@@ -57,8 +57,11 @@ def replace_content(
 ) -> WriteResult:
     """Replace all rows of the table by the rows of `request` (an insert or upsert), in one batch.
 
-    If the table already has a key, its row gets new values in all columns. Columns that `request`
-    does not have get their defaults.
+    If a key of `request` is already in the table, its row gets new values in all columns. Columns
+    that `request` does not have get their defaults.
+
+    collect: write the valid rows and return the errors of the others. False: raise `WriteError` for
+             the first invalid row.
     Raises: as `write`. The content is then unchanged.
     """
     store.check_writable()

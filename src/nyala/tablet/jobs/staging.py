@@ -108,9 +108,12 @@ def job_lease_of(key: str) -> str | None:
 
 
 def remove_expired_staging(env: Env, path: str, *, strangers: bool = False) -> int:
-    """Remove the staging folders that no job needs; returns their number. For the writer.
+    """Remove the staging folders that no job needs, and return their number.
 
-    strangers: also remove everything whose name is not a job's key: only when the store is opened.
+    Only the writer may call it.
+
+    strangers: also remove everything whose name is not a job's key. The writer passes True only
+               when it opens the store.
     """
     folder = os.path.join(path, layout.STAGING_NAME)
     removed = 0
