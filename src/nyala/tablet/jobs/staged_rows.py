@@ -60,8 +60,8 @@ def replace_content(
     If a key of `request` is already in the table, its row gets new values in all columns. Columns
     that `request` does not have get their defaults.
 
-    collect: write the valid rows and return the errors of the others. False: raise `WriteError` for
-             the first invalid row.
+    collect: leave failing rows out and report them in the result. Otherwise one failing row stops
+             the whole batch.
     Raises: as `write`. The content is then unchanged.
     """
     store.check_writable()

@@ -208,7 +208,10 @@ def _corruption(table: TableState, why: str, location: RecordLocation) -> Corrup
 
 
 def _invalid(group: ResolvedGroup, table: TableState) -> str | None:
-    """Return why these logged rows cannot belong to the table, by their columns; None if they can."""
+    """Compare the columns of logged rows with the table's columns. Return what is wrong with them.
+
+    Returns None if the rows can belong to the table.
+    """
     stored, of_now = table.stored_schema(), group.schema_version == table.schema.version
     left = set(table.schema.key_ids)
     for name, array in zip(group.batch.schema.names, group.batch.columns, strict=True):

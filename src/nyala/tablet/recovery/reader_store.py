@@ -12,27 +12,27 @@ new part of the log. Otherwise it loads the newer catalogue with a new lease. A 
 the log's tail, and holds no lock that a writer waits for.
 
 Invariants
-    P1  A load has the steps above, in this order. The log is read only up to the published
-        position, or to its last good record if there is no writer.
+    P1  The steps above are done in this order. The log is read only up to the published position,
+        or to its last good record if there is no writer.
     P3  If the position record or the log has a newer catalogue than the loaded one, the newer
         catalogue is loaded first. A batch may be only in new files, and later log records may
         depend on them.
     P4  The lease of a version is kept until this process has dropped its last root of that version,
         or the store is closed.
-    P5  The published timestamp never goes back, even if the writer changes the catalogue during a
-        load.
+    P5  The published timestamp never goes back, even if the writer changes the catalogue while
+        this process loads it.
     P6  The published timestamp is not before the beginning of any table's history, nor before rows
         were dropped or rewritten. The position record is read before the catalogue. If its
         timestamp is too old, the catalogue is loaded again.
     P7  During a replay, the memory is measured every `GATHER_ROWS` rows or `GATHER_BYTES`. Above
         `memory_limit`, a view raises an error until the writer has flushed.
-    P8  A reader that may not write in the store's folder has no lease, so the writer may remove
-        files that the reader needs. A load counts only if the position record names the same
-        catalogue before and after it. If a file is removed later, a read raises
-        `HistoryExpiredError`; it never returns wrong rows.
+    P8  A reader without permission to write in the store's folder has no lease. So the writer may
+        remove files that the reader needs. Such a reader uses a loaded catalogue only if the
+        position record names the same catalogue before and after the loading. If a file is removed
+        later, a read raises `HistoryExpiredError`; it never returns wrong rows.
 
-Threads: any. Source: docs/design/processes-and-locks.md, "Readers replay the log";
-docs/design/rules.md, P1 and P2.
+Threads: any. Source: docs/design/processes-and-locks.md, "Readers replay the log"; rules P1 and P2
+of docs/design/rules.md, which have other numbers than the invariants above.
 """
 
 from __future__ import annotations
@@ -356,7 +356,11 @@ class ReaderStore:
         self.env.files.close()
 
     def stats(self) -> dict[str, Any]:
-        """Counters of this reader."""
+        """Return numbers about this reader, by name.
+
+        They are the version of its catalogue, the bytes in its memory and in its block cache, and
+        the hits and misses of the cache.
+        """
         return {
             "version": self._version,
             "memory_bytes": self._root.memory_bytes(),

@@ -16,8 +16,8 @@ Invariants
     H2  A reader can read at any T that was readable when it took its root. Discarding history
         creates new files and a new root, and the files of old roots stay while they are in use.
     H3  Nothing is discarded at a timestamp that reader processes cannot yet see as published.
-    H4  A table that is younger than its history can be read at any T since its creation. A read at
-        an earlier moment is an error, never an empty result. But a change feed may begin earlier,
+    H4  A table that was created after the mark can be read at any T since its creation. A read at an
+        earlier moment is an error, never an empty result. But a change feed may begin earlier,
         because nothing had changed then.
     H5  A dropped table or range partition can be read at the moments at which it existed, and can
         be brought back, as long as the last of these moments is readable. After that it is purged.
@@ -25,7 +25,8 @@ Invariants
     H6  The length of a table's history can be changed. A shorter history is valid at once, and the
         files that it does not need are removed later. A longer history brings back nothing that was
         discarded.
-    H7  The mark is at most the moment of the oldest tag at which the table existed (`tags`).
+    H7  A tag keeps the tables readable that existed at the tag's moment (`tags`). So the mark of a
+        table is not later than the moment of the oldest such tag.
 
 Source: docs/design/kudu.md, "History and its mark". Unlike Nyala, Kudu checks only the mark.
 """
@@ -57,8 +58,12 @@ _UNITS_S: Final = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 def oldest_readable(entry: TableEntry, published: int, now_us: int) -> int:
     """Return the oldest timestamp at which the table can be read.
 
-    This is the later of `mark` and `history_start`, or 0 if every moment since the table's creation
-    can be read.
+    Returns 0 if every moment since the table's creation can be read. Otherwise this is the present
+    minus the table's history, or the oldest tag; or a later moment, before which history was
+    discarded.
+
+    published: the newest timestamp that readers may see.
+    now_us:    the present, in microseconds since 1970.
     """
     mark = 0
     if entry.history_us is not None:
@@ -71,8 +76,8 @@ def oldest_readable(entry: TableEntry, published: int, now_us: int) -> int:
 def check_created(entry: TableEntry, timestamp: int, published: int, note: str = "") -> None:
     """Check that the table existed at `timestamp`.
 
-    published: the newest readable timestamp. A reader process may not see the creation of a table
-               yet. It can read such a table at `published`.
+    published: the newest timestamp that readers may see. In a reader process it may be older than
+               the table's creation. The check then passes for `published` and later.
     note:      appended to the message; see `mvcc.timestamp.naive_note`.
     Raises: TableNotFoundError, which names the first readable moment.
     """

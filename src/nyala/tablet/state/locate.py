@@ -92,8 +92,8 @@ def locate(
     newer_than: only for the replay of the log: the timestamp of each key's logged change. Finds
         only rows that were inserted before the change, in rowsets whose files do not have the
         change yet.
-    at: only for the private tables of a transaction. All rows in each tablet's `memory` must have
-        been inserted at `at` or before. None: now.
+    at: only for a transaction's copy of a table, which has the transaction's own writes. All rows in
+        each tablet's `memory` must have been inserted at `at` or before. None: now.
     Cost: per touched tablet one look-up in memory, and one in each DiskRowSet whose key range has
         one of the keys.
     """
@@ -139,7 +139,12 @@ def locate(
 
 
 def _forget_younger(found: Located, newer_than: np.ndarray) -> None:
-    """Mark keys as absent whose rows in memory were inserted at the key's `newer_than` or later."""
+    """Set the result for a key to "absent" if its row was inserted after the key's logged change.
+
+    The change cannot be a change of this row. Only rows in memory are checked.
+
+    newer_than: the timestamp of each key's change.
+    """
     # Such a row is a later insert of the same key. A dead row that became alive again counts with
     # the time of its first insert. This is correct: only a direct commit can delete a row without a
     # log record, and it first flushes the memory of its tablets. So no dead row in memory becomes
@@ -152,7 +157,11 @@ def _forget_younger(found: Located, newer_than: np.ndarray) -> None:
 
 
 def _locate_one(table: TableState, key: EncodedKeys, ordinal: int, at: int | None) -> Located:
-    """Return the same as `locate`, for one key and with fewer NumPy calls."""
+    """Find the rowset in which one key is live. Faster than `locate` for a single key.
+
+    ordinal: the index of the key's tablet in `table.tablets`.
+    at:      the moment at which the key must be live; None: now.
+    """
     found = Located(np.array([ABSENT], np.int32), np.array([-1]), np.array([-1]), [])
     tablet = table.tablets[ordinal]
     for memory in (tablet.memory, *tablet.frozen):

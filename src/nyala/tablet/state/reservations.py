@@ -53,10 +53,11 @@ class Reservations:
         self._changed = threading.Condition(self._lock)
 
     def take(self, rowset_ids: Collection[int], *, holds_deltas: bool) -> Reservation | None:
-        """Reserve these rowsets for a compaction.
+        """Reserve these rowsets for a compaction. Return the reservation.
 
-        Returns None if one of them is already reserved, or held for a job.
-        holds_deltas: whether flushes leave the DeltaMemStores of these rowsets in memory.
+        Returns None if another compaction has reserved one of them, or if a job needs one of them.
+        holds_deltas: True if the compaction changes rowids: flushes then leave the DeltaMemStores of
+                      these rowsets in memory until the reservation ends.
         """
         with self._lock:
             if any(self.taken(number) for number in rowset_ids):
@@ -66,7 +67,10 @@ class Reservations:
             return reservation
 
     def release(self, reservation: Reservation) -> None:
-        """End a reservation. May be called twice, and after a revocation."""
+        """End the reservation of a compaction, so that others can reserve its rowsets.
+
+        Does nothing if the reservation has already ended, or was revoked.
+        """
         with self._lock:
             for number in reservation.rowset_ids:
                 if self._by_rowset.get(number) is reservation:
@@ -74,12 +78,18 @@ class Reservations:
             self._changed.notify_all()
 
     def hold(self, rowset_ids: Collection[int]) -> None:
-        """Keep new compactions from taking these rowsets, until `end_hold`."""
+        """Keep new compactions from reserving these rowsets, because a job needs them.
+
+        `end_hold` ends this.
+        """
         with self._lock:
             self._holds.update(rowset_ids)
 
     def end_hold(self, rowset_ids: Collection[int]) -> None:
-        """End one hold of each of these rowsets. Call this once for each `hold`."""
+        """Say that a job does not need these rowsets any more. Call this once for each `hold`.
+
+        Compactions can reserve a rowset again when no job needs it.
+        """
         with self._lock:
             self._holds.subtract(rowset_ids)
             assert all(self._holds[number] >= 0 for number in rowset_ids), (
@@ -88,9 +98,9 @@ class Reservations:
             self._holds += Counter()  # removes zero counts
 
     def revoke(self, rowset_ids: Iterable[int]) -> int:
-        """Revoke the reservations of these rowsets. Return the number of revoked reservations.
+        """End the compactions that have reserved these rowsets. Return the number of compactions.
 
-        Requires the commit lock.
+        They stop, and install nothing. Requires the commit lock.
         """
         with self._lock:
             found = {id(taken): taken for number in rowset_ids if (taken := self._by_rowset.get(number))}
@@ -102,14 +112,17 @@ class Reservations:
             return len(found)
 
     def revoke_delta_holders(self) -> int:
-        """Revoke the reservations that keep DeltaMemStores unflushed. Requires the commit lock."""
+        """End the compactions that keep flushes from writing DeltaMemStores. Return their number.
+
+        They stop, and install nothing. Requires the commit lock.
+        """
         with self._lock:
             return self.revoke(
                 number for number, taken in list(self._by_rowset.items()) if taken.holds_deltas
             )
 
     def taken(self, rowset_id: int) -> bool:
-        """Whether the rowset is reserved or held."""
+        """Whether the rowset is not free: a compaction has reserved it, or a job needs it."""
         return rowset_id in self._by_rowset or rowset_id in self._holds
 
     def holds_deltas(self, rowset_id: int) -> bool:
@@ -123,7 +136,7 @@ class Reservations:
             return any(taken.holds_deltas for taken in self._by_rowset.values())
 
     def wait_free(self, rowset_ids: Collection[int], timeout_s: float) -> bool:
-        """Wait until none of these rowsets is reserved. Return False after the timeout."""
+        """Wait until no compaction has reserved any of these rowsets. Return False after the timeout."""
         with self._lock:
             return self._changed.wait_for(
                 lambda: not any(number in self._by_rowset for number in rowset_ids), timeout_s

@@ -109,7 +109,11 @@ def _least(timestamps: Iterable[int | None]) -> int | None:
 
 @dataclass(frozen=True, eq=False)
 class TableState(LazyValues):
-    """A table at one schema version, with its tablets in partition order (T2)."""
+    """A table at one schema version.
+
+    tablets: in the order in which `router` numbers the partitions.
+    dropped: the tablets of dropped range partitions, which only reads of earlier moments need.
+    """
 
     entry: TableEntry
     tablets: tuple[TabletState, ...]
@@ -279,7 +283,11 @@ class Root(LazyValues):
 
     @lazy_value
     def floor(self) -> int:
-        """The oldest moment at which all tables have all their rows (T4)."""
+        """The oldest moment that this root can read; 0: all moments of the tables' histories.
+
+        At earlier moments some rows are missing: they were purged later, or a rewrite of their
+        table, such as a repartition, discarded them. A read of such a moment raises an error.
+        """
         return max(
             (
                 max(table.entry.rewritten_at, *(gone.dropped for gone in table.entry.purged), 0)
@@ -353,7 +361,8 @@ class Root(LazyValues):
     def with_table(self, table: TableState, version: int | None = None) -> Root:
         """Return a new root in which `table` replaces the table with the same id, if any.
 
-        A dropped table is in `dropped`, any other table in `tables` (T5).
+        A dropped table is put into `dropped`, any other table into `tables`.
+
         version: the version of the catalogue; None: the same as in this root.
         """
         without = self.without_table(table.id, self.version if version is None else version)

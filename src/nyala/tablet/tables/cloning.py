@@ -51,8 +51,9 @@ def clone_table(store: Store, name: str, new_name: str, at: int | None, *, repla
 
     at:       the moment; None: now.
     replaces: drop the table that has the new name, in the same change.
-    Raises: TableNotFoundError, TableExistsError; HistoryExpiredError if the moment needs a range
-            that was removed; StorageError. Nothing is created then.
+    Raises: TableNotFoundError, TableExistsError; HistoryExpiredError if the table had a range
+            partition at that moment whose rows were purged since; StorageError. Nothing is created
+            then.
     """
     source = store.root.table(name)
     _check_free(store, new_name, replaces)
@@ -179,7 +180,13 @@ def _without_past(entry: TableEntry, created: int) -> TableEntry:
 
 
 def _complete(store: Store, table_id: int, name: str, replaces: bool) -> None:
-    """Give a restored clone its name, and discard its history, by one catalogue change."""
+    """Finish a clone of an earlier moment, whose rows were restored to that moment.
+
+    One catalogue change gives it its final name, and discards its history.
+
+    replaces: the same change drops the table that has the name now. False: raise TableExistsError
+              if there is such a table.
+    """
     with Uninterrupted(), store.commit_lock:
         store.check_writable()
         clone = store.root.tables[table_id]

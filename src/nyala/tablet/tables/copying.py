@@ -147,9 +147,12 @@ def repartition(
 
 
 def _swap(store: Store, source: TableState, target: TableState, snapshot: int, written: list[str]) -> None:
-    """Add the changes after `snapshot` to `target`, and give its tablets to the table `source`.
+    """Replace the tablets of the table `source` by the new tablets of `target`.
 
-    Call it under the flush lock and the commit lock.
+    Before that, write to `target` what changed in `source` after `snapshot`. Call it under the
+    flush lock and the commit lock.
+
+    target:  has the rows of `source` at `snapshot`, in new tablets.
     written: gets the paths of the written files.
     """
     now = store.root.tables.get(source.id)
@@ -304,10 +307,12 @@ class _Writer:
             self._write(ordinal)
 
     def _is_full(self, ordinal: int) -> bool:
-        """Return whether the tablet's waiting rows are enough for a rowset of the target size.
+        """Return whether a tablet's waiting rows are enough for a rowset of the target size.
 
-        The target size is a size on disk. The size of so much data in memory is estimated once, from
-        the first waiting rows.
+        The target is a number of bytes on disk. How many bytes in memory this means is estimated
+        once, from the first waiting rows.
+
+        ordinal: the index of the tablet.
         """
         held, rowset_bytes = self._bytes[ordinal], self._store.options.rowset_target_bytes
         if held < rowset_bytes:
@@ -344,8 +349,10 @@ class _Writer:
 
 
 def _of_table(target: TableState, entry: TableEntry, created: int, auto_id: int = 0) -> TableState:
-    """Return `target` with the final entry of its table, and with tablets created at `created`.
+    """Return the table `target` with another catalogue entry. Its tablets get the same table id.
 
+    entry:   the entry under which the table is committed.
+    created: the timestamp at which the tablets begin to exist.
     auto_id: the greatest value of `auto_incrementing_id` in the source; new ids must be greater.
     """
     tablets = []

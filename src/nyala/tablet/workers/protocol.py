@@ -56,7 +56,11 @@ def encode(message: dict[str, Any]) -> bytes:
 
 
 def encode_error(error: BaseException) -> dict[str, Any]:
-    """Return an exception as JSON (K2)."""
+    """Return an exception as JSON, so that the parent process can raise it again.
+
+    An error of `nyala.errors` keeps its class and fields. Any other exception, which means a bug,
+    is sent as its text and traceback.
+    """
     if isinstance(error, MemoryError):
         error = StorageError(
             "a worker process ran out of memory; nothing was changed: end other programs that use the machine's "
@@ -72,9 +76,10 @@ def encode_error(error: BaseException) -> dict[str, Any]:
 
 
 def decode_error(kind: str, found: dict[str, Any]) -> Error | JobFailedError:
-    """Return the exception that `encode_error` encoded, for the parent to raise.
+    """Return the exception that a worker sent with `encode_error`, so that the parent can raise it.
 
-    kind: the kind of the job, for the message of a JobFailedError.
+    kind:  the kind of the job, for the message of a JobFailedError.
+    found: the result of `encode_error`.
     """
     import nyala.errors
     from nyala.env.files import MissingFileError
@@ -94,13 +99,20 @@ def decode_error(kind: str, found: dict[str, Any]) -> Error | JobFailedError:
 def placed(arguments: dict[str, Any], files: Files, root_path: str) -> dict[str, Any]:
     """Return the arguments of a job, with the inode number of the store's folder added.
 
-    In the worker, `check_placed` compares this number with the folder at the same path.
+    The worker process finds the folder by its path. There `check_placed` compares the numbers, in
+    case another folder has this path now.
     """
     return {**arguments, "inode": list(files.inode(root_path))}
 
 
 def check_placed(arguments: dict[str, Any], files: Files) -> None:
-    """Check that the job's folder is the one that the parent has open. Raises: StorageError."""
+    """Check, in a worker process, that the store's folder was not moved or replaced.
+
+    The folder must have the inode number that `placed` added in the parent process.
+
+    arguments: the arguments of the job; the inode number is removed from them.
+    Raises: StorageError.
+    """
     inode, root_path = arguments.pop("inode"), arguments["root_path"]
     if list(files.inode(root_path)) != inode:
         raise StorageError(

@@ -48,14 +48,18 @@ _BY_SEQUENCE: Final = ("upsert", "delete", "delete-ignore")
 
 @dataclass(frozen=True)
 class NewestBy:
-    """The condition of `newest_by`: a row's value in `column` is the greatest of its key so far."""
+    """The argument `newest_by` of a write: it writes only rows that are newer than those before.
+
+    A row is newer if its value in `column` is greater than all earlier values of its key. These are
+    the value of the stored row, or of the deleted row, and those of earlier rows of the batch.
+    """
 
     column: str
 
 
 @dataclass(frozen=True)
 class When:
-    """The condition of `when`: an existing row is updated only if this comparison is TRUE."""
+    """The argument `when` of an upsert: it updates an existing row only if this comparison is TRUE."""
 
     tree: Node
 
@@ -312,7 +316,11 @@ def _satisfied(table: TableState, operation: PreparedOperation, condition: When,
 
 
 class _Current:
-    """Each key's current values: the stored ones, or those of its last row that passed `when`."""
+    """The values with which `when` compares the next row of each key.
+
+    These are the values of the stored row. If the batch has several rows with one key, each row that
+    passes the comparison replaces the values for the next row.
+    """
 
     def __init__(
         self, table: TableState, operation: PreparedOperation, columns: Sequence[ColumnSchema], snapshot: int
@@ -342,7 +350,11 @@ class _Current:
         return {name: self._parts[name].take(pa.array(source[keys])) for name, source in self._source.items()}
 
     def note(self, keys: np.ndarray, rows: np.ndarray) -> None:
-        """Replace the values of `keys` by the values of `rows`, one row for each key."""
+        """Use the values of rows that passed the comparison for the next rows with the same keys.
+
+        keys: the indices of the rows' keys in the operation; each at most once.
+        rows: the rows' positions in the user's data, one for each key.
+        """
         made = keys[~self.exists[keys]]
         for column in self._columns:
             name = column.name

@@ -62,9 +62,11 @@ if TYPE_CHECKING:
 def commit_directly(
     store: Store, resolved_batches: Sequence[ResolvedBatch], idempotency_key: str | None, message: str | None
 ) -> int:
-    """Commit a resolved batch by writing its effects as files. Return the batch's timestamp.
+    """Commit a resolved batch by writing its new and changed rows as files. Return its timestamp.
 
     Requires the commit lock and the flush lock.
+
+    resolved_batches: the batch, divided by table.
     Raises: StorageError if a file cannot be written. Then nothing of the batch is committed.
     """
     touched = {
@@ -136,10 +138,13 @@ def write_effects(
     changed: dict[int, TabletState],
     written: list[str],
 ) -> None:
-    """Write one table's part of a resolved batch as files, with `timestamp` as its moment.
+    """Write the changes that a batch makes in one table as files: rowsets and REDO files.
 
-    The rows that the batch updates or deletes must be on disk, not in memory (B2).
-    change:  gets the entries of the new files.
+    The rows that the batch updates or deletes must already be on disk, and must have no changes in
+    memory.
+
+    timestamp: the timestamp of the batch.
+    change:  gets the catalogue entries of the new files.
     changed: gets the tablets with the new rowsets, by id.
     written: gets the paths of the files.
     """

@@ -62,12 +62,16 @@ def commit_in_parts(
     since: int,
     between: Callable[[], None],
 ) -> list[WriteResult] | None:
-    """Commit requests on one table in parts, as one batch. Return one result per request.
+    """Commit a large batch on one table. Its rows are written to files part by part, to save memory.
 
-    Returns None, and changes nothing, if the requests must be committed as a whole instead.
+    All parts become visible together, at one timestamp.
+
     requests: the keys of updates and deletes are distinct over all requests.
     seen:     the table for which the requests were computed, from the snapshot `since`.
     between:  called after each part.
+    Returns: one result per request. None: the function changed nothing, and the caller must commit
+             the batch as a whole. Reasons are a small batch, rows that cannot be divided, an
+             inserted key in several parts, and a row that fails.
     Raises: ConflictError, StorageError. Then nothing changed.
     """
     part_bytes = _part_bytes(store)
@@ -137,10 +141,13 @@ def _parts(rows: pa.Table, part_bytes: int) -> Iterator[pa.Table]:
 
 
 def _flushed(store: Store, table: TableState, changes_rows: bool) -> TableState:
-    """Flush the table, and return it with nothing in memory (B2).
+    """Flush the table, and return it without rows or changes in memory.
 
-    changes_rows: whether the batch may update or delete rows. If so, compactions that keep changes
-                  of the table in memory are stopped.
+    A running merge of rowsets keeps their new changes in memory until its end, so the flush cannot
+    write them.
+
+    changes_rows: whether the batch may update or delete rows. True: stop running merges, so that all
+                  changes are flushed. False: the batch only inserts, and merges continue.
     """
     if changes_rows:
         changed = [rowset.id for tablet in table.tablets for rowset in tablet.rowsets]

@@ -57,7 +57,10 @@ class Pin:
             self._pins.held.discard(self)
 
     def _end_if_idle(self) -> None:
-        """End the pin if it was not used for its timeout. Requires the lock of `HistoryPins`."""
+        """End the pin if its last use was more than `timeout_s` seconds ago.
+
+        A running statement counts as use. Requires the lock of `HistoryPins`.
+        """
         idle_s = self._pins.clock.monotonic_s() - self._used_s
         if not self._ended and not self._statements and idle_s > self.timeout_s:
             self._ended = True

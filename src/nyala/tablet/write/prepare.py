@@ -64,7 +64,7 @@ class PreparedOperation:
     ignored_rows: the numbers of ignored rows
     given:       for a column that only some rows give, by column id: a mask of these rows
     sequence:    with `newest_by`, the id of that column; a delete stores its value in the dead row
-    rewrites:    whether existing rows also change in immutable columns, as in a restore or a copy
+    sets_immutable: whether existing rows also change in immutable columns, as in a restore or a copy
     codes:       if rows have different operations (`prepare_rows`), each row's operation as an
                  index in OPERATION_NAMES
     """
@@ -113,7 +113,7 @@ class PreparedOperation:
 
     @property
     def nbytes(self) -> int:
-        """The size of the given columns in bytes."""
+        """The number of bytes of `columns`: the key and the other columns that the user gave."""
         return held_bytes(self.columns.values())
 
 
@@ -236,11 +236,14 @@ def check_auto_column(schema: Schema, operation: str, is_given: bool) -> None:
 def with_auto_ids(
     table: TableState, keys: Mapping[str, Column], count: int, given: np.ndarray | None = None
 ) -> pa.Array:
-    """Return the auto-incrementing column's value for each row.
+    """Return the value of the auto-incrementing key column for each row.
 
-    A new row gets the next value of its tablet. A row that no partition covers keeps its value.
+    A row without a value gets the next value of its tablet. If no partition covers the row, it gets
+    0, and the caller adds an error for the row. The other rows keep their values.
+
     keys:  the other key columns.
-    given: the values that rows have already, and 0 for new rows; None: all rows are new.
+    count: the number of rows.
+    given: the values that rows have already, and 0 for rows without a value; None: no row has one.
     """
     tablets = route_keys(table, keys, count) if keys else np.zeros(count, np.int32)
     ids = np.zeros(count, np.int64) if given is None else given.copy()
@@ -285,7 +288,7 @@ def routed_groups(
     errors:  gets an error for each row that no partition covers.
     bad:     a mask of `rows`: rows with an error, which are left out; None: no row has an error.
     routed:  as in `prepare`.
-    Returns: `rows`, `keys`, `tablets` and `starts` of `PreparedOperation`.
+    Returns: (rows, keys, tablets, starts), as in `PreparedOperation`.
     """
     if routed is None:
         tablets = route_keys(table, given, len(rows))

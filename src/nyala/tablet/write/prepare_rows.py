@@ -130,7 +130,13 @@ def prepare_rows(table: TableState, data: Sequence[tuple[str, Any]] | MixedRows)
 def _give_auto_ids(
     table: TableState, keys: dict[str, Column], inserts: np.ndarray, upserts: np.ndarray
 ) -> None:
-    """Give inserted rows their auto-incrementing keys, above those of earlier upserts in the list."""
+    """Give inserted rows their auto-incrementing keys, in the order of the user's list.
+
+    Upserts give this key themselves. A later insert in the list gets a greater key than they have.
+
+    keys: the key columns of all rows; the auto-incrementing column is replaced.
+    inserts, upserts: masks of the rows with these operations.
+    """
     column = keys[AUTO_INCREMENT]
     assert isinstance(column, pa.Array), "only text columns are long"
     ids = column.to_numpy().copy()

@@ -159,7 +159,12 @@ def _may_change(operation: PreparedOperation, column: ColumnSchema) -> bool:
 
 
 def _value_or_default(columns: Mapping[int, Column], column: ColumnSchema) -> Column:
-    """Return the column's value in the only row, or its default, as an array of length one."""
+    """Return a column of a batch that has a single row, as an array of length one.
+
+    If the batch does not give the column, the array has the column's default.
+
+    columns: the given columns by id.
+    """
     array = columns.get(column.id)
     return default_array(column, 1) if array is None else array
 
@@ -270,9 +275,11 @@ def _fold(
     state: _Keys,
     located: Located,
 ) -> None:
-    """Add the effects that bring each key to its final state.
+    """Add the inserts, updates and deletes that the operation causes to `resolved.effects`.
 
     winners: for each key, the number of the row that supplies its values.
+    state:   whether each key is live before and after the operation.
+    located: where each key was found.
     """
     table, keys, tablets = resolved.table, operation.keys, operation.tablets
     existed, alive = state.existed, state.alive

@@ -75,7 +75,9 @@ class _Rows:
     ignore:    whether the row is ignored instead of failing
     made:      whether the row created its key
     maker:     for a failed insert, the earlier row that created the key; otherwise -1
-    sequence:  for a delete that stores a sequence (`NewestBy`), the id of the column; otherwise -1
+    outcome:   INSERTED, UPDATED, DELETED, IGNORED or FAILED
+    sequence:  for a delete with `newest_by`, the id of that column: the deleted row keeps the
+               delete's value of this column; otherwise -1
     """
 
     key: np.ndarray
@@ -148,7 +150,11 @@ def distinct_keys(
 def _combined(
     table: TableState, operations: Sequence[PreparedOperation]
 ) -> tuple[EncodedKeys, np.ndarray, _Rows]:
-    """Return the distinct keys in (tablet, key) order, their tablets, and all rows."""
+    """Merge the rows of several operations into one list, sorted by key.
+
+    Returns: (the distinct keys in (tablet, key) order, the index of each key's tablet, the rows).
+             Rows with equal keys stay in the order of the batch.
+    """
     parts = [operation for operation in operations if len(operation.keys)]
     if not parts:
         nothing = np.empty(0, np.int64)
@@ -201,7 +207,13 @@ def _needs(
 
 
 def _decide(at: np.ndarray, rows: _Rows, state: _Keys, needs: Sequence[tuple[str, np.ndarray]]) -> None:
-    """Decide the rows at the positions `at`, at most one row of each key, and update `state`."""
+    """Decide for some rows whether they insert, update, delete, are ignored or fail.
+
+    The outcomes are set in `rows`, and the keys' new states in `state`.
+
+    at:    the positions of the rows to decide; at most one row of each key.
+    needs: the columns that new rows need, each with a mask of the rows that do not give it.
+    """
     key, kind = rows.key[at], rows.kind[at]
     alive = state.alive[key]
     insert, upsert, delete = kind == INSERT, kind == UPSERT, kind == DELETE
@@ -228,7 +240,11 @@ def _report(
     rows: _Rows,
     needs: Sequence[tuple[str, np.ndarray]],
 ) -> None:
-    """Add the counts, row outcomes and row errors of all operations to `resolved`."""
+    """Add the results of all operations to `resolved`: counts, the outcome of each row, and errors.
+
+    rows:  the decided rows of all operations.
+    needs: the columns that new rows need, each with a mask of the rows that do not give it.
+    """
     for index, operation in enumerate(operations):
         mine = rows.operation == index
         number = rows.row[mine]
@@ -253,7 +269,12 @@ def _add_errors(
     failed: np.ndarray,
     needs: Sequence[tuple[str, np.ndarray]],
 ) -> None:
-    """Add an error for each row in `failed`; all are rows of the operation at `index`."""
+    """Add an error (missing key, missing column or duplicate key) for each failed row of an operation.
+
+    index:  the index of the operation in the batch.
+    failed: the positions in `rows` of its failed rows.
+    needs:  the columns that new rows need, each with a mask of the rows that do not give it.
+    """
     errors, kind = resolved.errors[index], rows.kind[failed]
     for update, name in ((True, "update"), (False, "delete")):
         lost = failed[kind == (UPDATE if update else DELETE)]
@@ -286,7 +307,13 @@ def _fold(
     tablets: np.ndarray,
     located: Located,
 ) -> None:
-    """Add the effects that bring each key to its final state."""
+    """Add the inserts, updates and deletes that the batch causes to `resolved.effects`.
+
+    rows:    the decided rows of all operations.
+    state:   whether each key is live before and after the batch.
+    keys, tablets: the distinct keys, and the index of each key's tablet.
+    located: where each key was found.
+    """
     if not len(keys):
         return
     table = resolved.table
@@ -357,7 +384,9 @@ def _fold(
 def _by_columns(
     at: np.ndarray, every: Sequence[ColumnSchema], values: Mapping[int, _Values]
 ) -> Iterator[tuple[np.ndarray, list[ColumnSchema]]]:
-    """Group the updated keys `at` by the columns that change. Yield (keys, columns) of each group.
+    """Group updated keys by the columns that change. Yield (keys, columns) of each group.
+
+    at:    the indices of the updated keys.
 
     every: all columns that an update may change. If there would be more groups than columns, each
            group has one column instead, and a key may be in several groups.
@@ -392,9 +421,10 @@ class _Values:
 
     @staticmethod
     def nothing(column: ColumnSchema, key_count: int) -> _Values:
-        """Return filler values: NULL, or zero or "" if the column is NOT NULL.
+        """Return a value for each key without meaning: NULL, or 0 or "" if the column is NOT NULL.
 
-        Rows of tombstones, which are never visible, get these values.
+        A row that stores only the `newest_by` value of a delete gets these values in its other
+        columns. No reader ever sees such a row.
         """
         none = pa.nulls(1, column.type.arrow)
         if not column.nullable:

@@ -101,7 +101,7 @@ class CommitParts(Protocol):
 
 
 class SnapshotStore(Protocol):
-    """The methods of a store that a transaction calls."""
+    """The type of the store that a transaction works on: it has these methods."""
 
     def check_writable(self) -> None: ...
 
@@ -148,7 +148,7 @@ class OpenTransaction:
 
     @property
     def since(self) -> int:
-        """The timestamp of the snapshot, T."""
+        """The timestamp of the snapshot that the transaction reads."""
         return self._pin.timestamp
 
     @property
@@ -270,7 +270,13 @@ class OpenTransaction:
 
     @contextlib.contextmanager
     def _statement(self) -> Iterator[None]:
-        """Run one statement: wait for other threads' statements, and keep the history pinned."""
+        """Context manager for one statement of the transaction.
+
+        Waits until the statements of other threads have ended. The transaction's timeout cannot end
+        it during the statement.
+
+        Raises: TransactionEndedError.
+        """
         with self._lock:
             self._check()
             with self._pin.busy():

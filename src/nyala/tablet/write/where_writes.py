@@ -103,8 +103,9 @@ Raises: errors of the predicate or an assignment; StorageError.
 
 
 def to_update(assignments: Any, where: Any) -> ToUpdate:
-    """Return the row selection of `update(set=…, where=…)`.
+    """Return a function that finds the rows of `update(set=…, where=…)`, and computes their new values.
 
+    assignments: the argument `set`.
     Raises: InvalidArgumentError if the assignments are not a dict, or are empty.
     """
     if not isinstance(assignments, Mapping):

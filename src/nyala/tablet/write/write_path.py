@@ -95,7 +95,7 @@ class Request:
     routed:    each row's tablet id as another process computed it, or -1; None: not computed.
     condition: write only rows that pass this comparison with the stored rows; None: all.
     errors:    rows of `data` that another process could not convert.
-    rewrites:  whether immutable columns of existing rows change too.
+    sets_immutable: whether immutable columns of existing rows change too.
     prepared:  the result of `prepare_request`, if it was already called for this table.
     """
 
@@ -251,10 +251,16 @@ def once(
     *,
     large: bool = False,
 ) -> _Result | WriteResult:
-    """Call `under_lock` as `locked` does, unless a batch with this idempotency key was committed.
+    """Commit a batch by calling `under_lock`, unless a batch with this idempotency key was committed.
 
-    result_of: computes the result from the outcome and the timestamp.
-    Returns: the result; or the recorded result of the earlier batch, summed over its requests.
+    The call has the commit lock. Afterwards the function waits until the commit is durable and
+    published, as `locked` does.
+
+    idempotency_key: None: commit in any case.
+    under_lock: resolves and commits the batch.
+    result_of: computes the result from what `under_lock` returned, and the timestamp.
+    large:   the batch is probably too large for the log.
+    Returns: the result. If there is an earlier batch, the total counts of its requests.
     """
 
     def unless_committed() -> tuple[_Outcome | CommittedKey, Ticket]:
@@ -442,13 +448,17 @@ def commit(
     idempotency_key: str | None = None,
     message: str | None = None,
 ) -> Ticket:
-    """Log the resolved batch, and apply it to memory. Requires the commit lock.
+    """Commit a resolved batch at one timestamp. Requires the commit lock.
 
-    Returns a ticket, with which the caller waits until the batch is durable.
-    All effects get one timestamp. A batch above the log's limit is written as files instead.
-    message: not stored if the batch has no effects.
-    Raises: TooLargeForLog; StorageError. If the error's `outcome` is "unknown", the batch may be
-            in the log.
+    The batch is logged and applied to memory. If it is too large for the log, it is written as files
+    instead, which also requires the flush lock.
+
+    resolved_batches: the batch, divided by table.
+    message: stored with the batch, unless the batch changes nothing.
+    Returns: a ticket, with which the caller waits until the batch is durable.
+    Raises: TooLargeForLog if the batch is too large for the log, and the caller does not have the
+            flush lock (`locked` then calls again with both locks); StorageError. If the error's
+            `outcome` is "unknown", the batch may be in the log.
     """
     effects = [effect for resolved in resolved_batches for effect in resolved.effects]
     if not effects and idempotency_key is None:
@@ -538,8 +548,8 @@ class InsertAddition:
     """New rows for one MemRowSet: the rows [offset, offset + length) of `shared`.
 
     Several additions, for several tablets, share one batch `shared`.
-    order: for each row of `shared`, the row of the effect from which it comes; None: the same
-           order. Only a replay uses it, to assign timestamps.
+    order: for each row of `shared`, the number of the written row from which it was taken. Only the
+           replay of the log uses it, to assign timestamps. None: the rows were not reordered.
     """
 
     memory: MemRowSet
@@ -560,8 +570,10 @@ class DeltaAddition:
 
     Several additions, for several rowsets, share one batch `shared`.
     length: the number of changed rows.
-    order: as in `InsertAddition`.
-    shift: 0; or -1 to apply the changes one timestamp before the batch.
+    order: for each row of `shared`, the number of the written row from which it was taken; None:
+           the rows were not reordered.
+    shift: 0: the changes get the timestamp of the batch. -1: they get the timestamp before it, for
+           a row that must be live only at this timestamp (see `TombstoneAddition`).
     """
 
     deltas: DeltaMemStore
@@ -580,10 +592,13 @@ class DeltaAddition:
 
 @dataclass(frozen=True)
 class TombstoneAddition:
-    """New dead rows: each stores the `newest_by` value of a delete whose key does not exist.
+    """New dead rows, each for a delete with `newest_by` whose key does not exist.
 
-    If the batch has the timestamp t, such a row is live only from t - 1 to t. No reader reads at
-    t - 1, so no reader sees the row.
+    `newest_by` names a column that grows with each change of a row. The dead row keeps the delete's
+    value of this column. So a write with a smaller value, which comes later, is ignored.
+
+    If the batch has the timestamp t, such a row is live only at t - 1. No reader reads at t - 1, so
+    no reader sees the row.
     """
 
     insert: InsertAddition
@@ -609,7 +624,7 @@ def _timestamps_of(
 ) -> int | np.ndarray:
     """Return the timestamps of the addition's rows.
 
-    timestamps: one for all rows; or, in a replay, one for each row of the effect.
+    timestamps: one for all rows; or, in a replay of the log, one for each logged row.
     """
     if isinstance(timestamps, int):
         return timestamps
@@ -618,9 +633,10 @@ def _timestamps_of(
 
 
 def plan_apply(resolved: ResolvedBatch, effect: Effect) -> list[Addition]:
-    """Return the additions to memory that apply `effect`.
+    """Prepare the changes of MemRowSets and DeltaMemStores that write the rows of `effect`.
 
-    All memory is allocated here, so that applying the additions cannot fail (W3).
+    The caller logs the batch, and then calls `apply` of each returned object. All memory is
+    allocated here, so that `apply` cannot fail.
     """
     if effect.kind in ("insert", "tombstone"):
         return _plan_insert(resolved.table, effect)
