@@ -52,7 +52,7 @@ class HybridClock:
         """Return the wall time in microseconds since 1970.
 
         If the wall clock jumped ahead by more than a day, the jump is left out, because it would
-        expire history (C3).
+        expire history.
         """
         wall_us = self._clock.now_us()
         jump_us = self._jump_us(wall_us)
@@ -68,10 +68,10 @@ class HybridClock:
         return first
 
     def next(self) -> int:
-        """Return a timestamp greater than all before (C1).
+        """Return a timestamp that is greater than all earlier ones of this store.
 
-        Raises: StorageError if the wall clock jumped ahead by more than a day (C3), or if the last
-        possible timestamp is used up. The clock's state then stays as before.
+        Raises: StorageError if the wall clock jumped ahead by more than a day, or if the last
+                possible timestamp is used up. The clock's state then stays as before.
         """
         wall_us = self._clock.now_us()
         jump_us = self._jump_us(wall_us)

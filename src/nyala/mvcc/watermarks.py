@@ -42,6 +42,6 @@ class Watermarks:
             self._applied = timestamp
 
     def advance_published(self, timestamp: int) -> None:
-        """Raise `published` to `timestamp`, but not above `applied` (M1)."""
+        """Raise `published` to `timestamp`, but not above `applied`. Never lower it."""
         with self._lock:
             self._published = max(self._published, min(timestamp, self._applied))

@@ -303,7 +303,7 @@ class _Child:
             logger.warning("process %d: %s", self.pid, text)
 
     def end(self) -> str:
-        """End the process, even a busy one, and wait for it (J2). Return how it ended, as text."""
+        """End the process, even a busy one, and wait until it has ended. Return how, as text."""
         self._socket.close()
         try:
             code = self._process.wait(_END_S)  # a worker ends as soon as it sees the socket close
@@ -317,7 +317,10 @@ class _Child:
         return f"the worker process {self.pid} {how}{memory}{self._last_line and f': {self._last_line}'}"
 
     def forget(self) -> None:
-        """Close the socket to the child, in a forked copy of the parent (J3)."""
+        """Close the socket to the child. Called in a forked copy of the parent.
+
+        Otherwise the child would not notice the end of its parent.
+        """
         self._socket.close()
         self._process.returncode = 0  # so that this copy does not wait for the child
 
