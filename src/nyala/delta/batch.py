@@ -1,13 +1,14 @@
-"""Batches of rows that were written together. Several stores share the columns of one batch.
+"""Batches of rows that were written together. The tablets that get the rows share the columns.
 
     one write of 1,000 rows x 16 columns over 64 tablets
 
-    SharedBatch   | host | time | value | ...      one array per column, created once
-                    [0,16)  -> tablet 1's store     each store keeps (batch, offset, length), and slices
-                    [16,31) -> tablet 2's store     a column when a reader needs it
+    SharedBatch   | host | time | value | ...   one array per column, created once
+                    [0,16)  -> tablet 1's MemRowSet   each MemRowSet keeps (batch, offset, length),
+                    [16,31) -> tablet 2's MemRowSet   and slices a column when a reader needs it
                     ...
 
-So a write of c columns to t tablets makes about c + t NumPy and Arrow calls, and not c x t.
+DeltaMemStores (the changes of one DiskRowSet in memory) share the columns of a batch likewise. So a
+write of c columns to t tablets makes about c + t NumPy and Arrow calls, and not c x t.
 Source: docs/design/writes-and-batches.md, "Cost is counted in calls".
 """
 
@@ -43,15 +44,16 @@ def held_bytes(arrays: Iterable[Column]) -> int:
 
 @dataclass(frozen=True, eq=False)
 class SharedBatch(LazyValues):
-    """The columns of one write, by column id. Several stores share them, each for a range of rows.
+    """The columns of one write, by column id. Several MemRowSets or DeltaMemStores share them.
 
-    The columns are immutable, have equal length and own their memory. The memory is freed when no
-    store refers to the batch any more. Each store counts only the bytes of its own rows.
+    Each of these owners uses a range of the rows, and counts only the bytes of its own rows. The
+    columns are immutable, have equal length and own their memory. The memory is freed when no owner
+    refers to the batch any more.
     """
 
     columns: Mapping[int, pa.Array]
     nbytes: int | None = None
-    """The bytes of the columns, if the creator knows them."""
+    """The size of the columns in bytes; None if the creator does not know it."""
     column_ids: frozenset[int] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -63,7 +65,7 @@ class SharedBatch(LazyValues):
 
     @lazy_value
     def bytes_per_row(self) -> float:
-        """The average bytes of a row, computed once per batch for all stores."""
+        """The average size of a row, in bytes. It is computed once, at the first use."""
         total = held_bytes(self.columns.values()) if self.nbytes is None else self.nbytes
         return total / max(1, self.row_count)
 

@@ -13,7 +13,7 @@ file has. So a scan opens only the files that it needs.
 Invariants
     F1  The records of each group are in the order of a run (D1–D3 of `run`); checked before writing
         and after reading.
-    F2  Every timestamp is in [timestamp_min, timestamp_max] of the description.
+    F2  Every timestamp is in [timestamp_min, timestamp_max] of the file's entry in the catalogue.
     F3  No group is empty, and no two groups of a file have the same rowids and timestamps.
     F4  If timestamp_min = timestamp_max, every record has this timestamp. The timestamps in the
         file are ignored then: a job writes its files before it knows the timestamp of its commit.
@@ -133,9 +133,9 @@ class RunBounds:
 
 
 class _RangeKeys(NamedTuple):
-    """The checked rowids and timestamps that a group of columns shares, for a range of rows.
+    """The checked rowids and timestamps of the changes in a range of rows.
 
-    Rowids are counted from the range's first row.
+    Columns that were changed together share them. Rowids are counted from the range's first row.
     """
 
     key: tuple[int, int, int]  # group, lower, upper
@@ -147,7 +147,8 @@ class _RangeKeys(NamedTuple):
 class DeltaFile:
     """An open delta file.
 
-    The run of a column is read at its first use, and the block cache keeps it while there is space.
+    All records of a column are read at their first use. The block cache keeps them while it has
+    space.
     """
 
     def __init__(self, reader: CFileReader, entry: DeltaDescription, cache: BlockCache | None = None) -> None:
@@ -191,7 +192,11 @@ class DeltaFile:
         return DeltaFile(reader, entry, cache)
 
     def relevant(self, snapshot: int) -> bool:
-        """Whether any record may apply at `snapshot`. If not, the file need not be read."""
+        """Whether the file may have a record that changes a value at `snapshot`.
+
+        Such records are REDO up to `snapshot`, or UNDO after it. Without such a record, the file
+        need not be read.
+        """
         if self.kind == "redo":
             return self.timestamp_min <= snapshot
         return self.timestamp_max > snapshot
@@ -199,8 +204,8 @@ class DeltaFile:
     def run(self, column_id: int, stats: ReadStats | None = None) -> DeltaRun | None:
         """Return the column's records; None if the file has no record of the column.
 
-        Raises: CorruptionError if records are out of order (F1), or their timestamps are outside
-        the bounds of the description (F2).
+        Raises: CorruptionError if records are not sorted by row and time, or their timestamps are
+        outside the bounds in the catalogue.
         """
         if column_id not in self.column_ids:
             return None
@@ -227,12 +232,16 @@ class DeltaFile:
         *,
         whole: bool,
     ) -> DeltaRun | None:
-        """Return the column's records of the rows [lower, upper), and maybe of other rows.
+        """Return the column's records of the rows [lower, upper).
 
-        whole: True: read all records, and cache the run. False: read only the blocks with these
-        rows, unless the whole run is in memory already.
+        The result may also have records of other rows, because blocks are read as a whole. The
+        caller must ignore them.
+
+        whole: True: return all records of the column, and cache them. False: read only the blocks
+        with records of these rows. But if all records are in memory already, return all.
         Returns: None if the file has no record of the column.
-        Raises: as `run`.
+        Raises: CorruptionError if records are not sorted by row and time, or their timestamps are
+        outside the bounds in the catalogue.
         """
         if column_id not in self.column_ids:
             return None
@@ -246,11 +255,12 @@ class DeltaFile:
     ) -> tuple[Rowids, pa.Array] | None:
         """Return the newest value of the column for each changed row in [lower, upper).
 
-        Only for a REDO file, and for a snapshot at which all its records apply.
-        Returns: (strictly ascending rowids, values); None without records. Decimals have a narrow
-        Arrow type if possible.
+        Only for a REDO file, and for a reader whose snapshot is not before the newest record.
+        Returns: (strictly ascending rowids, values); None without records. Decimals of up to 18
+        digits have an Arrow type of 4 or 8 bytes.
         Cost: reads rowids and values, but no timestamps: the last record of a row is its newest.
-        Raises: as `run`.
+        Raises: CorruptionError if rowids do not ascend, or timestamps are outside the bounds in the
+        catalogue.
         """
         assert self.kind == "redo", "the last record of UNDO is the oldest"
         if column_id not in self.column_ids:
@@ -281,15 +291,16 @@ class DeltaFile:
 
     @property
     def run_bytes(self) -> int:
-        """Estimate how many bytes all runs of the file would take in the cache.
+        """Estimate how many bytes all records of the file would take in the cache.
 
-        Includes the lazy value `DeltaRun.latest`. Does not open the file.
+        Counts them twice, because the cache also keeps the last record of each row
+        (`DeltaRun.latest`). Does not open the file.
         """
         return 2 * _RECORD_BYTES * self.record_count
 
     @property
     def cache_bytes(self) -> int:
-        """The size limit of the cache that keeps runs, in bytes; 0 without a cache."""
+        """The size limit of the cache that keeps the records, in bytes; 0 without a cache."""
         return 0 if self._cache is None else self._cache.limit_bytes
 
     def run_of_rows(self, column_id: int, lower: int, upper: int) -> DeltaRun | None:
@@ -299,7 +310,8 @@ class DeltaFile:
         rows, and caches no blocks. If the caller reads several columns that changed together, their
         rowids and timestamps are read and checked once per range.
         Returns: None if the file has no record of the column.
-        Raises: as `run`.
+        Raises: CorruptionError if records are not sorted by row and time, or their timestamps are
+        outside the bounds in the catalogue.
         """
         if column_id not in self.column_ids:
             return None
@@ -314,7 +326,8 @@ class DeltaFile:
     def _read_range_keys(self, column_id: int, lower: int, upper: int) -> _RangeKeys:
         """Read and check the rowids and timestamps of the column's changes in rows [lower, upper).
 
-        Raises: as `run`.
+        Raises: CorruptionError if records are not sorted by row and time, or their timestamps are
+        outside the bounds in the catalogue.
         """
         begin, end = self._records_of(column_id, lower, upper)
         rowids, timestamps = self._record_keys(column_id, begin, end)
@@ -329,7 +342,7 @@ class DeltaFile:
         return _RangeKeys(key, begin + first, rowids[first:last] - lower, timestamps[first:last])
 
     def text_bytes(self, column_id: int, lower: int, upper: int) -> int:
-        """Estimate the bytes of decoded text of the column in the rows [lower, upper).
+        """Estimate the size of the column's changed text in the rows [lower, upper), in bytes.
 
         0 if the file has no record of the column. Cost: reads the rowids of these rows.
         """
@@ -353,7 +366,10 @@ class DeltaFile:
         return values.row_bytes if values.type.is_variable else 0.0
 
     def all_text_bytes(self, column_id: int) -> int:
-        """Return the bytes of the column's decoded text; 0 if the file has no such column."""
+        """Return the size of all decoded text of the column in this file, in bytes.
+
+        0 if the file has no such column, or its type is not text or binary.
+        """
         if column_id not in self.column_ids:
             return 0
         values = self._values(column_id)
@@ -374,10 +390,11 @@ class DeltaFile:
         """Return one bool per rowid: whether the row has a record newer than `timestamp`.
 
         rowids: ascending.
-        Cost: reads the rowids and timestamps of groups with newer records. For up to 16 rows it
-        reads only the blocks of these rows. For more rows it reads all blocks from the first row to
-        the last.
-        Raises: as `run`.
+        Cost: reads the rowids and timestamps of columns with newer records. Columns that were
+        changed together share them. For up to 16 rows it reads only the blocks of these rows. For
+        more rows it reads all blocks from the first row to the last.
+        Raises: CorruptionError if records are not sorted by row and time, or their timestamps are
+        outside the bounds in the catalogue.
         """
         changed = np.zeros(len(rowids), np.bool_)
         if self.timestamp_max <= timestamp or not len(rowids):
@@ -407,9 +424,9 @@ class DeltaFile:
         """Check all records of the column, and return their bounds. Does not fill the cache.
 
         Returns: None if the file has no record of the column.
-        Raises: CorruptionError if records cannot be read, are out of order (F1), or have timestamps
-        outside the bounds of the description (F2). If there are several problems, the first one in
-        this list is raised.
+        Raises: CorruptionError if records cannot be read, are not sorted by row and time, or have
+        timestamps outside the bounds in the catalogue. If there are several problems, the first one
+        in this list is raised.
         """
         if column_id not in self.column_ids:
             return None
@@ -475,12 +492,14 @@ class DeltaFile:
     def ordinals_of_rows(
         self, column_id: int, rows: tuple[int, int] | None
     ) -> list[tuple[ColumnReader, int, int]]:
-        """Return the ordinals that a read of this column needs, as (stored column, lower, upper).
+        """Return the ranges of stored values that a read of this column needs, for prefetching.
 
-        The stored columns are the rowids, the values and, unless all records have one timestamp,
-        the timestamps.
+        Each item is (stored column, lower, upper), with positions [lower, upper) in the stored
+        column. The stored columns are the rowids, the values and, unless all records have one
+        timestamp, the timestamps.
 
-        rows: the range of rows (lower, upper). None: all rows. The file must have the column.
+        column_id: a column that the file has.
+        rows: the rows to read, as (lower, upper). None: all rows.
         Cost: reads footers only.
         """
         columns = [self._rowids(column_id), self._values(column_id)]
@@ -543,9 +562,10 @@ class DeltaFile:
             )
 
     def _check_times(self, column_id: int) -> None:
-        """Check that the column's timestamps are within the bounds of the description (F2).
+        """Raise CorruptionError if the column's timestamps are outside the catalogue's bounds.
 
-        Uses the zone map, for callers that do not read the timestamps. Raises: CorruptionError.
+        Reads only their zone map (least and greatest value), for callers that do not read the
+        timestamps.
         """
         if self.timestamp_min != self.timestamp_max:  # F4
             zone = self._timestamps(column_id).column_zone()
@@ -610,7 +630,9 @@ class DeltaFile:
         return run
 
     def _disorder(self, column_id: int, run: DeltaRun, begin: int) -> CorruptionError | None:
-        """Return an error if the records of `run` are out of order (F1), else None.
+        """Return an error if the records of `run` are not sorted by row and time, else None.
+
+        Within a row, the timestamps of REDO records ascend, and those of UNDO records descend.
 
         begin: the position of the run's first record in the column, for the message.
         """
@@ -624,7 +646,7 @@ class DeltaFile:
         )
 
     def _expect_times(self, column_id: int, least: int | None, greatest: int | None) -> None:
-        """Raise CorruptionError if a column's timestamps are outside the bounds of the description.
+        """Raise CorruptionError if a column's timestamps are outside the catalogue's bounds.
 
         least, greatest: the least and greatest timestamp of the column.
         """
@@ -647,12 +669,14 @@ def write_delta_file(
     runs: Mapping[int, DeltaRun],
     types: Mapping[int, ColumnType],
 ) -> WrittenDelta:
-    """Write the runs of a rowset's columns, by column id, to a new delta file.
+    """Write the sorted changes of a rowset's columns to a new delta file.
 
     The file is synced, but its folder is not: the caller syncs the folder before the catalogue
     names the file.
 
-    runs: at least one must have records. Empty runs are left out.
+    kind: "redo" or "undo", the kind of all changes.
+    runs: the changes of each column, by column id. At least one column must have changes; columns
+    without changes are left out.
     types: the present types of the columns, by column id, except LIVENESS. If a column's type was
     widened, its older values are converted.
     Raises: StorageError if writing fails; then no valid file remains.

@@ -147,7 +147,7 @@ class DeltaMemStore:
     def changed_after(self, rowids: Rowids, timestamp: int) -> npt.NDArray[np.bool_]:
         """Return one bool per rowid: whether the row has a record newer than `timestamp`.
 
-        Cost: a search in the rowids of all nodes with newer records.
+        Cost: a search in the rowids of all newer records.
         """
         found = [part for node in self._state.nodes for part in node.rowids_after(timestamp)]
         return np.isin(rowids, np.concatenate(found)) if found else np.zeros(len(rowids), np.bool_)
@@ -184,7 +184,11 @@ class DeltaMemStore:
         return self._state.column_ids
 
     def levels(self, column_id: int) -> tuple[DeltaRun, ...]:
-        """Return the column's runs for `applier`: oldest first, without overlap in time."""
+        """Return the column's changes as sorted runs: oldest run first, without overlap in time.
+
+        A run has changes of one column, sorted by row and time. Readers pass the runs to
+        `applier.resolve`, which finds the values at a snapshot.
+        """
         state = self._state
         if column_id not in state.column_ids:
             return ()
@@ -194,7 +198,7 @@ class DeltaMemStore:
         """Return one row's values at `snapshot`, by column id.
 
         Columns without a record for this row are absent.
-        Cost: a search in each run, and in each append that is not in a run yet.
+        Cost: a search in each run of sorted changes, and in each append that is not sorted yet.
         """
         found: dict[int, Cell] = {}
         for node in reversed(self._state.nodes):
@@ -204,10 +208,10 @@ class DeltaMemStore:
         return found
 
     def run(self, column_id: int) -> DeltaRun | None:
-        """Return all records of the column as one run; None if it has none.
+        """Return all changes of the column as one sorted run; None if the column has no changes.
 
-        Cost: merges the runs of all nodes, and caches the result until the next append. To read at
-        a snapshot, use `levels`, which does not merge them.
+        Cost: merges the column's sorted runs, and caches the result until the next append. To read
+        at a snapshot, use `levels`, which does not merge them.
         """
         state = self._state
         if column_id not in state.column_ids:
@@ -221,7 +225,7 @@ class DeltaMemStore:
         return run
 
     def runs(self) -> dict[int, DeltaRun]:
-        """Return all records as one run per column, by column id, for a flush.
+        """Return all changes as one sorted run per column, by column id, for a flush.
 
         Cost: one sort for all columns that changed together.
         """
@@ -256,7 +260,11 @@ class DeltaMemStore:
         return batches
 
     def check(self) -> None:
-        """Assert the order and sizes of nodes (M1, M2), unique records (M5), and the counters."""
+        """Assert the order and sizes of the nodes, unique records, and the counters.
+
+        A node has the records of some consecutive appends. Nodes must follow one another in time,
+        and each must have more than four times as many records as the next.
+        """
         state = self._state
         for older, newer in pairwise(state.nodes):
             assert older.timestamp_max <= newer.timestamp_min, "M1: nodes must follow one another in time"

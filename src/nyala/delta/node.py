@@ -65,7 +65,7 @@ class Append:
         return self.batch.columns[column_id].slice(self.offset, len(self.rowids))
 
     def last_of(self, rowid: int, snapshot: int) -> int:
-        """Return the position in the batch of the row's newest record that applies at `snapshot`.
+        """Return the position in the batch of the row's newest record up to `snapshot`.
 
         -1 if there is no such record. The append must be in time order.
         """
@@ -82,15 +82,18 @@ _Leaf: TypeAlias = Append | _Runs
 
 
 class _Order(NamedTuple):
-    """The sorted rowids and timestamps of nodes whose records all have the same columns.
+    """Records that were sorted by row and time, all with values for the same columns.
 
-    `run` adds the values of one column: those of `leaves`, concatenated, at `positions`.
+    The sorting is done once for all columns. `run` returns the sorted changes of one column.
+
+    leaves: where the values are: in appends, or in runs that were sorted earlier.
+    positions: for each sorted record, the position of its value in the joined values of all
+        `leaves`. None: the joined values have the right order already.
     """
 
     rowids: Rowids
     timestamps: Timestamps
     positions: npt.NDArray[np.int64] | None
-    """The position of each record in the concatenated `leaves`; None if the order is the same."""
     leaves: tuple[_Leaf, ...]
 
     def run(self, column_id: int) -> DeltaRun:
@@ -107,10 +110,12 @@ class _Order(NamedTuple):
 class Node:
     """The records of one or more consecutive appends.
 
+    A run has the changes of one column, sorted by row and time.
+
     content: one append, or the two nodes that were merged, or the runs of all columns.
     cache: the runs that were built so far, by column id.
-    order: the common order of all columns, if it was computed. Only in uniform nodes, whose records
-        all have the same columns.
+    order: the sorted records, if all columns share one order and it was computed. Only in uniform
+        nodes, whose records all have the same columns.
     """
 
     __slots__ = (
@@ -169,7 +174,7 @@ class Node:
     # --- runs -------------------------------------------------------------------------------------
 
     def run(self, column_id: int) -> DeltaRun:
-        """Return the sorted run of one column. The first call builds it."""
+        """Return the sorted changes of one column. The first call sorts or merges them."""
         run = self.cache.get(column_id)
         if run is not None:
             return run
@@ -196,7 +201,7 @@ class Node:
         return run
 
     def _replace_parts(self, runs: _Runs) -> None:
-        """Replace the content by `runs`, the runs of all columns, and free everything else."""
+        """Keep `runs`, the sorted changes of all columns, and free the appends or nodes before."""
         self.content = runs  # assigned first: a reader that sees the old content builds from that
         self.cache = {}
         self.order = None
@@ -209,9 +214,10 @@ class Node:
         return order
 
     def _parts(self, column_id: int) -> Iterator[Node]:
-        """Yield the nodes inside this one whose runs must be merged to the run of the column.
+        """Yield the parts of this node whose sorted changes of the column must be merged.
 
-        These are the largest nodes that have the run already, or can build it without a merge.
+        This node is a tree of nodes. The parts are the largest nodes in it that have the column's
+        changes sorted already, or can sort them without a merge.
         """
         waiting: list[Node] = [self]
         while waiting:
@@ -225,7 +231,7 @@ class Node:
                 yield node
 
     def build(self) -> None:
-        """Build the runs of all columns, and free the appends.
+        """Sort the changes of all columns, and free the arrays that the appends refer to.
 
         Cost: one sort for all columns that changed together.
         """
@@ -290,7 +296,7 @@ class Node:
         column_ids = column_ids & self.column_ids
         if not column_ids or self.timestamp_min > snapshot:
             return {}
-        runs = self._worth_building(column_ids)
+        runs = self._runs_to_search(column_ids)
         if runs is not None:
             return _last_of(runs, rowid, snapshot)
         found: dict[int, Cell] = {}
@@ -320,11 +326,12 @@ class Node:
                     }
         return found
 
-    def _worth_building(self, column_ids: Set[int]) -> _Runs | None:
-        """Return the runs of these columns, or None if a look-up should search the appends instead.
+    def _runs_to_search(self, column_ids: Set[int]) -> _Runs | None:
+        """Return the sorted changes of these columns by column id, or None.
 
-        Runs are better if they exist, if the appends are not in time order, or if earlier searches
-        in the appends have cost as much as building the runs.
+        None: a look-up of one row should search the unsorted appends instead. Sorted changes are
+        returned if they exist already, or if the appends are not in time order. They are also built
+        when earlier searches in the appends have cost as much as sorting.
         """
         if not isinstance(self.content, dict):
             missing = [column_id for column_id in column_ids if column_id not in self.cache]
@@ -339,9 +346,9 @@ class Node:
 
 
 def _last_of(runs: Mapping[int, DeltaRun], rowid: int, snapshot: int) -> dict[int, Cell]:
-    """Return the values of a row at `snapshot` by column id, from the runs of these columns.
+    """Return a row's values at `snapshot` by column id, from the sorted changes of some columns.
 
-    Columns without a record that applies are absent.
+    Columns without a record of the row up to `snapshot` are absent.
     """
     found: dict[int, Cell] = {}
     previous, position = None, -1
@@ -354,9 +361,10 @@ def _last_of(runs: Mapping[int, DeltaRun], rowid: int, snapshot: int) -> dict[in
 
 
 def _ordered(nodes: Sequence[Node]) -> _Order:
-    """Sort the records of consecutive nodes whose records all have the same columns.
+    """Sort the records of consecutive nodes by row and time. All must have the same columns.
 
-    The caller keeps the result; the nodes' own orders are freed.
+    A node or its parts may have an `order` from an earlier call. It is used and then removed from
+    them, because the result replaces it.
     """
     parts: list[_Order] = []
     of_parts: list[Node] = []

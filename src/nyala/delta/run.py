@@ -94,15 +94,18 @@ class DeltaRun(LazyValues):
 
     @lazy_value
     def nbytes(self) -> int:
-        """The size of rowids, timestamps and values in memory, in bytes, without `latest`."""
+        """The size of rowids, timestamps and values in memory, in bytes.
+
+        Does not count the last records of the rows, which `latest` copies.
+        """
         return int(self.rowids.nbytes + self.timestamps.nbytes + self.values.nbytes)
 
     @lazy_value
     def latest(self) -> tuple[Rowids, pa.Array]:
         """The last record of each row, as (strictly ascending rowids, values).
 
-        This is the result of `resolve` at a snapshot at which every record applies. It is cached,
-        because reads of the present and every batch of writes need it.
+        This is the result of `resolve` at a snapshot at which every record has an effect. It is
+        cached, because reads of the present and every batch of writes need it.
         """
         last = last_of_row(self.rowids)
         if last is None:
@@ -111,7 +114,7 @@ class DeltaRun(LazyValues):
         return self.rowids[at], take(self.values, at)
 
     def relevant(self, snapshot: int) -> bool:
-        """Whether any record applies at `snapshot`."""
+        """Whether any record changes a value at `snapshot`: REDO up to it, or UNDO after it."""
         if self.kind == "redo":
             return self.timestamp_min <= snapshot
         return self.timestamp_max > snapshot
@@ -128,7 +131,8 @@ class DeltaRun(LazyValues):
         """Return the values at `snapshot` of the rows in [lower, upper) that this run changes.
 
         Returns: (strictly ascending rowids, values).
-        Cost: one pass over the records of these rows; if all records apply, only a search.
+        Cost: one pass over the records of these rows. Only a search if all records of the run have
+        an effect at `snapshot`.
         """
         if not self.relevant(snapshot):
             return self.rowids[:0], self.values.slice(0, 0)
@@ -151,8 +155,8 @@ class DeltaRun(LazyValues):
 
         rowids: the rows, in any order.
         Returns: (ascending positions in `rowids`, values).
-        Cost: O(rows · log records). Unless all records apply, also one pass over the records of
-        these rows.
+        Cost: one binary search per row. If some record of the run has no effect at `snapshot`, also
+        one pass over the records of these rows.
         """
         if not len(rowids) or not self.relevant(snapshot):
             return np.empty(0, np.int64), self.values.slice(0, 0)
@@ -174,7 +178,10 @@ class DeltaRun(LazyValues):
         return owner, take(self.values, at)
 
     def last_of(self, rowid: int, snapshot: int) -> int:
-        """Return the position of a row's last REDO record that applies at `snapshot`; -1 if none does."""
+        """Return the position of a row's last REDO record up to `snapshot`.
+
+        -1 if the row has no record up to `snapshot`.
+        """
         begin, end = np.searchsorted(self.rowids, (rowid, rowid + 1)).tolist()
         if begin == end:
             return -1
@@ -231,7 +238,11 @@ class DeltaRun(LazyValues):
         return build_run(self.kind, rowids[at], self.timestamps[at], take(self.values, at))
 
     def disorder(self) -> int | None:
-        """Return the index of the first record that is out of order (D1 to D3), else None."""
+        """Return the index of the first record in a wrong position; None if the run is sorted.
+
+        Rowids must ascend. Within a row, the timestamps must ascend for REDO, and descend for UNDO.
+        A record must not repeat, and no number may be negative.
+        """
         if not len(self):
             return None
         if self.rowids[0] < 0:
@@ -243,7 +254,7 @@ class DeltaRun(LazyValues):
         return int(np.argmax(bad)) + 1 if bad.any() else None
 
     def check(self) -> None:
-        """Assert that the records are in order (D1 to D3), and the vectors equally long."""
+        """Assert that the records are sorted (see `disorder`), and the vectors equally long."""
         assert len(self.rowids) == len(self.timestamps) == len(self.values), (
             "the vectors of a run must have equal lengths"
         )
@@ -291,7 +302,7 @@ def build_run(kind: DeltaKind, rowids: Rowids, timestamps: int | Timestamps, val
 
 
 def merge_runs(runs: Sequence[DeltaRun]) -> DeltaRun:
-    """Return one run with all records of several runs of one column and kind.
+    """Merge several runs of one column and kind (REDO or UNDO) into one sorted run.
 
     Values from before a widening of the column are converted to the wider type.
     Cost: O(records) if the runs follow one another in time, oldest first for REDO and newest first

@@ -114,7 +114,11 @@ def _mix_one(h: int, word: int) -> int:
 
 
 def _finish_one(h: int, length_bytes: int) -> int:
-    """Return the hash of a value of `length_bytes` bytes. h: after all words were mixed in."""
+    """Do the last step of Murmur3 for one value, and return its hash.
+
+    h: the hash after all 32-bit words of the value were mixed in.
+    length_bytes: the length of the value.
+    """
     h ^= length_bytes
     h = (h ^ h >> 16) * 0x85EBCA6B & _WORD
     h = (h ^ h >> 13) * 0xC2B2AE35 & _WORD

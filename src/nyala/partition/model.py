@@ -39,7 +39,15 @@ MAX_TABLETS: Final = 65_536
 
 @dataclass(frozen=True)
 class HashLevel:
-    """One hash level of a table. `algorithm` is the name of the hash function."""
+    """One step of hash partitioning: it spreads rows over buckets by the hash of some columns.
+
+    A table can have several levels. Then a row has one bucket in each level.
+
+    column_ids: the columns that are hashed, in this order.
+    buckets: the number of buckets.
+    seed: the start value of the hash.
+    algorithm: the name of the hash function.
+    """
 
     column_ids: tuple[int, ...]
     buckets: int
@@ -49,16 +57,20 @@ class HashLevel:
 
 @dataclass(frozen=True)
 class PartitionSchema:
-    """The levels of a table. A table without levels has one tablet.
+    """How the rows of a table are divided: by hashes, by ranges, by both, or not at all.
 
-    Columns are given by id, so that they can be renamed.
+    A table that is not divided has one tablet. Columns are given by id, so that they can be
+    renamed.
+
+    hash_levels: each spreads the rows over buckets by the hash of some columns.
+    range_column_ids: the columns whose values divide the rows into ranges; empty: no ranges.
     """
 
     hash_levels: tuple[HashLevel, ...] = ()
     range_column_ids: tuple[int, ...] = ()
 
     def range_columns(self, schema: Schema) -> tuple[ColumnSchema, ...]:
-        """Return the range columns, in the order of the range level."""
+        """Return the columns whose values divide the rows into ranges, in the order of a bound."""
         return tuple(schema.by_id(id) for id in self.range_column_ids)
 
     def hash_columns(self, level: HashLevel, schema: Schema) -> tuple[ColumnSchema, ...]:
@@ -66,7 +78,7 @@ class PartitionSchema:
         return tuple(schema.by_id(id) for id in level.column_ids)
 
     def to_json(self) -> str:
-        """Return the levels as one line of JSON that `from_json` reads."""
+        """Return this object as one line of JSON that `from_json` reads."""
         levels = [
             {"column_ids": level.column_ids, "buckets": level.buckets, "seed": level.seed}
             | {"algorithm": level.algorithm}
@@ -92,9 +104,11 @@ class PartitionSchema:
 
 @dataclass(frozen=True)
 class Partition:
-    """The rows that a tablet has, as one bucket per hash level and a range of range keys.
+    """Says which rows belong to a tablet: the rows in certain hash buckets and in a range.
 
-    The range includes `range_lower` and excludes `range_upper`; None: no bound.
+    hash_buckets: the number of the bucket in each hash level of the table.
+    range_lower, range_upper: bounds of the range columns, as encoded keys. Rows at the lower bound
+        belong to the tablet, rows at the upper bound do not. None: no bound.
     """
 
     hash_buckets: tuple[int, ...] = ()
@@ -103,10 +117,12 @@ class Partition:
 
 
 def find_problem(levels: PartitionSchema, partitions: Sequence[Partition], schema: Schema) -> str | None:
-    """Check that levels and partitions fit each other and the schema. Return the first problem.
+    """Check the partitioning of a table, and return the first problem as text, or None.
 
     For data from a catalogue or another process, which may be wrong even if its checksum is right.
-    Returns: a text; None if all rules (T1, T2 and T4) hold.
+
+    levels: how the table is divided. Its columns must be key columns of `schema`.
+    partitions: the rows of each tablet. They must fit `levels`, and must not overlap.
     Cost: one pass over the partitions.
     """
     hashed = [id for level in levels.hash_levels for id in level.column_ids]

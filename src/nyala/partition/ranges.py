@@ -148,7 +148,10 @@ def _split(
             lower = pending.pop(0)
         result.append((lower, upper))
     if pending:
-        raise InvalidArgumentError(f"split out of bounds: {keys[pending[0]]!r} is not inside any range")
+        raise InvalidArgumentError(
+            f"the split {keys[pending[0]]!r} is not inside any of the ranges given as bounds: remove the split, "
+            "or add a range that contains it"
+        )
     return result
 
 
@@ -191,7 +194,10 @@ def _values(value: Any, columns: Sequence[ColumnSchema], what: str) -> list[Any]
 
 
 def _encode(values: Sequence[Any], codec: KeyCodec, limits: Limits) -> bytes | None:
-    """Encode a bound; columns without a value get their least value. None: no values, no bound."""
+    """Return a bound as an encoded key; None for no bound, if no column has a value.
+
+    values: one per range column. A column with None gets the least value of its type.
+    """
     if all(value is None for value in values):
         return None
     filled = [

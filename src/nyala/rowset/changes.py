@@ -1,8 +1,9 @@
 """The changes of a DiskRowSet, column by column: its UNDO and REDO files and its DeltaMemStores.
 
 In this module a *store* is a delta file or a DeltaMemStore. A *run* has the changes of one column
-in one store. This module finds the runs that a snapshot applies, in the order of application. It
-also decides how much of a file's run is read and cached:
+in one store, sorted by row and time. This module finds the runs that have an effect at a snapshot,
+in the order in which a reader applies them. It also decides how much of a file's run is read and
+cached:
 
     few changes     If all files of a kind (UNDO or REDO) fit a small share of the cache, runs are
                     read whole and cached. For snapshots of the present, the REDO runs are merged.
@@ -62,9 +63,9 @@ class Changes(LazyValues):
         return (*self.frozen, self.deltas)
 
     def has_changes(self, column_id: int, snapshot: int) -> bool:
-        """Whether a file or memory may have a change of the column that `snapshot` applies.
+        """Whether the column's values at `snapshot` may differ from its base values.
 
-        Decides by the timestamps of whole files and runs, and opens no file.
+        Decides by the timestamps of whole files and of the changes in memory. Opens no file.
         """
         if column_id not in self.changed_columns:
             return False
@@ -86,10 +87,12 @@ class Changes(LazyValues):
         lower: int = 0,
         upper: int | None = None,
     ) -> tuple[list[DeltaRun], list[DeltaRun]]:
-        """Return the column's runs that `snapshot` may apply, as two lists: (UNDO, REDO).
+        """Return the column's changes that matter at `snapshot`, as lists of runs: (UNDO, REDO).
 
-        Each list is in the order of application. The runs contain at least the changes of the rows
-        [lower, upper). Without `upper` they contain all changes, and are cached for more look-ups.
+        A run has changes of one file or from memory, sorted by row and time. Each list is in the
+        order in which a reader applies the runs. The runs contain at least the changes of the rows
+        [lower, upper). Without `upper` they contain the changes of all rows, and the cache keeps
+        the runs of files.
         """
         undo, redo = self.runs_of_files(column_id, snapshot, stats, lower, upper)
         for store in self.memory:
@@ -105,7 +108,10 @@ class Changes(LazyValues):
         lower: int = 0,
         upper: int | None = None,
     ) -> tuple[list[DeltaRun], list[DeltaRun]]:
-        """Return what `runs` returns, without changes in memory. Those are newer than all files."""
+        """Return the column's changes in files that matter at `snapshot`, as lists (UNDO, REDO).
+
+        This is the result of `runs` without the changes in memory, which are newer than all files.
+        """
         rows = None if upper is None else (lower, upper)
         undo = list(self._relevant(self.undo, column_id, snapshot, stats, rows)) if self.undo else []
         if len(undo) > 1:  # newest first; the files themselves may overlap in time (X2)
@@ -126,12 +132,13 @@ class Changes(LazyValues):
     def newest(
         self, column_id: int, snapshot: int, stats: ReadStats | None, lower: int, upper: int
     ) -> list[tuple[Rowids, pa.Array]]:
-        """Return (rowids, newest values) of the changed rows of [lower, upper), for each REDO file.
+        """Return the changed rows in [lower, upper) and their newest values, for each REDO file.
 
-        The oldest file comes first, and the runs in memory come last. Decimals may have the narrow
-        type (see `patches`).
-        snapshot: a moment that applies all REDO of the column and no UNDO.
-        Cost: fills no cache.
+        Returns: pairs (rowids, values), the pair of the oldest file first. The changes in memory
+        come last. The last pair that has a row counts. Decimals of up to 18 digits may have an
+        Arrow type of 4 or 8 bytes.
+        snapshot: a moment that is not before any change of the column in a file.
+        Cost: reads records of these rows in each file, and does not cache them.
         """
         of_files = (file.newest(column_id, lower, upper, stats) for file in self.redo)
         runs = (run for store in self.memory for run in store.levels(column_id))
@@ -149,7 +156,7 @@ class Changes(LazyValues):
     ) -> list[DeltaRun]:
         """Return the column's REDO runs in files, oldest first.
 
-        If the runs are small and `snapshot` applies all their records, they are merged to one run.
+        If the runs are small and have no record after `snapshot`, they are merged to one run.
         """
         runs = list(self._relevant(self.redo, column_id, snapshot, stats, rows))
         whole = rows is None or (self._keeps_redo and not self.has_much_text(column_id, snapshot))
@@ -180,10 +187,11 @@ class Changes(LazyValues):
                     yield run
 
     def keeps_runs(self, file: DeltaFile, column_id: int, snapshot: int | None = None) -> bool:
-        """Whether a scan should read this column's whole run in the file, and cache it.
+        """Whether a scan should read all changes of the column in this file, and cache them.
 
-        True if all files of this kind take a small share of the cache. Large runs would evict
-        everything else from the cache, and then each other.
+        True if the column has little text, and the rowset's files of the same kind (UNDO or REDO)
+        take a small share of the cache together. Larger files would evict everything else from the
+        cache, and then each other.
         """
         small = self._keeps_redo if file.kind == "redo" else self._keeps_undo
         return small and not self.has_much_text(column_id, snapshot)
@@ -192,7 +200,7 @@ class Changes(LazyValues):
         """Return how many bytes of changed text a row may have, as the sum over the delta files.
 
         Assumes that each file has one change of average size per row.
-        snapshot: count only files that this snapshot may apply; None: all files.
+        snapshot: count only files whose changes matter at this moment; None: all files.
         Cost: opens these files, except those with few records.
         """
         return sum(file.value_bytes(column_id) for file in self._applied(snapshot))
@@ -221,11 +229,15 @@ class Changes(LazyValues):
     def redo_range(
         self, column_id: int, snapshot: int, lower: int, upper: int, row_count: int
     ) -> tuple[int, int]:
-        """Return the rows [begin, end) around [lower, upper) whose REDO a scan reads in one step.
+        """Return the rows [begin, end) whose REDO changes a scan should read at once.
 
-        If changes are spread evenly, those of the range fit a sixteenth of the block cache. The
-        bounds are multiples of a power of two, so neighbouring splits get the same range. For a
-        column with much text the range is only [lower, upper).
+        The scan needs the rows [lower, upper) now. The result contains them, and rows around them
+        that the scan will need next. It is so large that its changes fit a sixteenth of the block
+        cache, if changes are spread evenly over the rows. The bounds are multiples of a power of
+        two, so neighbouring scan splits get the same range. If the column has much changed text at
+        `snapshot`, the result is only [lower, upper).
+
+        row_count: the number of rows in the rowset.
         """
         if self.has_much_text(column_id, snapshot):
             return lower, upper
@@ -237,9 +249,9 @@ class Changes(LazyValues):
     def state_of_files(self, column_id: int, snapshot: int) -> Hashable | None:
         """Return a cache key for the changes of the column at `snapshot`; None: do not cache them.
 
-        There is a key only if all changes of the column are in files, and `snapshot` applies all
-        REDO and no UNDO. Later changes keep it valid, because they are newer than the snapshot.
-        Opens no file.
+        There is a key only if the column has REDO files, no changes in memory, and no change after
+        `snapshot`. Later changes keep it valid, because they are newer than the snapshot. Opens no
+        file.
         """
         files = [file for file in (*self.undo, *self.redo) if column_id in file.column_ids]
         if not any(file.kind == "redo" for file in files):
@@ -273,7 +285,11 @@ class Changes(LazyValues):
 
 
 def _with_size(run: DeltaRun) -> tuple[DeltaRun, int]:
-    """Return the run, and its bytes in memory after the lazy value `latest` was computed too."""
+    """Return the run, and an estimate of its size in memory, in bytes.
+
+    The size includes `latest` (the last record of each row), which is computed later and is at most
+    as large as the run.
+    """
     return run, 2 * run.nbytes
 
 

@@ -271,9 +271,10 @@ class Lives:
 
 
 def lives_of(rowset: DiskRowSet | MemRowSet, history_start: int, lower: int, upper: int) -> Lives:
-    """Return the insertions and deletions of the rows [lower, upper), and perhaps of more rows.
+    """Return the insertions and deletions of the rows [lower, upper) of a rowset.
 
-    history_start: earlier events are left out.
+    For a MemRowSet, the result has the events of all its rows. `Lives.of` selects single rows.
+    history_start: earlier events of a DiskRowSet are left out.
     Cost: reads LIVENESS of these rows; for a MemRowSet that of all rows.
     """
     if isinstance(rowset, MemRowSet):
@@ -364,7 +365,8 @@ def _check_lives(rowset: DiskRowSet, history_start: int) -> Iterator[Finding]:
 def _broken_chain(rowset: DiskRowSet, lives: Lives, base: Bools, from_undo: Bools) -> Finding | None:
     """Return a finding for the first insertion of a live row, or deletion of a dead row.
 
-    base, from_undo: as `_disk_lives` returns them.
+    base: for each row from `lives.lower` on, whether it is alive in the base data.
+    from_undo: for each event, whether it comes from an UNDO file.
     """
     if not len(lives.rowids):
         return None
@@ -396,10 +398,11 @@ def _broken_chain(rowset: DiskRowSet, lives: Lives, base: Bools, from_undo: Bool
 def _late_changes(
     rowset: DiskRowSet, dead_rows: Rowids, died: Timestamps
 ) -> Iterator[tuple[tuple[int, int], int]]:
-    """Find changes of rows after their deletion. Yield ((column id, number), row).
+    """Find rows that were changed after their deletion. Yield ((column id, source), row).
 
-    The number counts the REDO files of the rowset, and then the column's runs in memory. For each
-    column and file or run with such changes, `row` is the first changed row.
+    A source is a REDO file, or a sorted run of changes in memory. `source` is its number: first the
+    files are numbered, then the runs. Each column and source with such changes is yielded once,
+    with the first row that it changes too late.
     dead_rows, died: the rows with a deletion in REDO, ascending, and the timestamps of the
     deletions.
     """

@@ -2,7 +2,7 @@
 
     keys or a key range  ──► find, rowid_range            ──► rowids, through the key index
     rowids or a split    ──► decode, filter, gather, row  ──► values: the base column with the changes
-                                                              that the snapshot applies (`patches`)
+                                                              that count at the snapshot (`patches`)
                          ──► liveness                     ──► which rows are alive
 
 `version` describes the files of a rowset, and how its next version is created.
@@ -87,7 +87,10 @@ class DiskRowSet(RowSetVersion, LazyValues):
 
     @lazy_value
     def _earlier_timestamp_max(self) -> int | None:
-        """The greatest timestamp in files and frozen memory, which take no more changes."""
+        """The greatest timestamp in delta files and in DeltaMemStores that are being flushed.
+
+        None if there is no change in them. They take no more changes, so the value stays the same.
+        """
         stores: tuple[DeltaFile | DeltaMemStore, ...] = (*self.undo, *self.redo, *self.frozen)
         times = (store.timestamp_max for store in stores)
         return max((time for time in times if time is not None), default=None)
@@ -156,7 +159,11 @@ class DiskRowSet(RowSetVersion, LazyValues):
 
     @lazy_value
     def _had_dead(self) -> bool:
-        """Whether files and frozen memory, which take no more changes, may have a dead row."""
+        """Whether a row may be dead, without regard to the DeltaMemStore that takes changes.
+
+        The files and the DeltaMemStores that are being flushed take no more changes, so the value
+        stays the same.
+        """
         stores: tuple[DeltaFile | DeltaMemStore, ...] = (*self.redo, *self.frozen)
         return any(LIVENESS in store.column_ids for store in stores) or self.base_column(LIVENESS) is not None
 
@@ -190,7 +197,7 @@ class DiskRowSet(RowSetVersion, LazyValues):
         type: an Arrow type that costs less to read: a dictionary, or a decimal of 4 or 8 bytes. The
             result has this type only if all blocks can produce it without conversion. Otherwise, or
             if `type` is None, it has the column's own type.
-        Cost: decodes the base. Copies it only if the snapshot applies changes.
+        Cost: decodes the base. Copies it only if rows have changes that count at `snapshot`.
         """
         patch = self._patch(column, snapshot, lower, upper, stats, access)
         if patch is None:
@@ -212,7 +219,9 @@ class DiskRowSet(RowSetVersion, LazyValues):
     ) -> Bools:
         """Return a mask of the rows [lower, upper) that pass the test of one column at `snapshot`.
 
-        among: a mask of the rows that may pass; None: all. There must be at least one row.
+        lower, upper: the range must have at least one row.
+        among: a mask of the rows [lower, upper) to test. The others do not pass. None: test all.
+        access: why the rows are read, which decides whether the block cache keeps their blocks.
         """
         column = test.column
         reader = self.base_column(column.id)
@@ -356,7 +365,11 @@ class DiskRowSet(RowSetVersion, LazyValues):
     # --- compacting -------------------------------------------------------------------------------
 
     def image(self, schema: Schema, lower: int, upper: int, cut: int = 0) -> RowSetImage:
-        """Return the rows [lower, upper) and their history in files (`compaction.inputs.image`)."""
+        """Return the rows [lower, upper) and their history, as a compaction reads them from files.
+
+        The values are those after all REDO files. Changes in memory are ignored.
+        cut: history that only snapshots before this timestamp need is left out.
+        """
         from nyala.rowset.compaction import inputs
 
         return inputs.image(self, schema, lower, upper, cut)
@@ -364,7 +377,7 @@ class DiskRowSet(RowSetVersion, LazyValues):
     # --- skipping ---------------------------------------------------------------------------------
 
     def has_changes(self, column_id: int, snapshot: int) -> bool:
-        """Whether a file or memory may have a change of the column that `snapshot` applies."""
+        """Whether the column's values at `snapshot` may differ from its base values."""
         return self.changes.has_changes(column_id, snapshot)
 
     # --- base and changes -------------------------------------------------------------------------

@@ -48,12 +48,16 @@ class RowSetImage:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of keys, columns and UNDO in memory. The files are usually smaller."""
+        """The size of keys, columns and UNDO in memory, in bytes. The files are usually smaller."""
         columns = sum(array.nbytes for array in self.columns.values())
         return int(columns + self.keys.nbytes + sum(run.nbytes for run in self.undo.values()))
 
     def piece(self, lower: int, upper: int) -> RowSetImage:
-        """Return the rows [lower, upper) as an image for `write_rowset`, without `positions`."""
+        """Return the rows [lower, upper) as an image of their own, for `write_rowset`.
+
+        `positions` (where the source rows are in the image) is not adapted. Use that of the whole
+        image.
+        """
         if (lower, upper) == (0, self.row_count) and all(
             isinstance(array, pa.Array) and not is_large(array.type) for array in self.columns.values()
         ):
@@ -78,9 +82,9 @@ class RowSetImage:
         )
 
     def text_bytes(self, lower: int, upper: int) -> int:
-        """Return the bytes of text in the rows [lower, upper) of the largest array.
+        """Return the most text that one array has in the rows [lower, upper), in bytes.
 
-        An array is the base values of one column, or its UNDO values.
+        The base values of a column are one array, and its UNDO values are another.
         """
         most = most_text(self.columns, lower, upper)
         for run in self.undo.values():
@@ -168,12 +172,15 @@ def whole_column(parts: Sequence[pa.Array]) -> pa.Array:
 
 
 def most_text(columns: Mapping[int, Column], lower: int, upper: int) -> int:
-    """Return the bytes of text in the rows [lower, upper), for the column with most text."""
+    """Return the most text that one column has in the rows [lower, upper), in bytes."""
     return max((text_bytes(column, lower, upper) for column in columns.values()), default=0)
 
 
 def text_bytes(column: Column, lower: int, upper: int) -> int:
-    """Return the bytes of text in a column's rows [lower, upper); 0 if the column is not text."""
+    """Return the size of the text in a column's rows [lower, upper), in bytes.
+
+    0 if the column's type is not text or binary.
+    """
     if isinstance(column, LongColumn):
         return column.text_bytes(lower, upper)
     if lower >= upper or not (is_large(column.type) or column.type in (pa.string(), pa.binary())):

@@ -89,9 +89,10 @@ class _Insert:
 class _Chunk:
     """The rows of one or more consecutive inserts.
 
-    `content` is one insert, or the two chunks that were merged. When every column is joined,
-    `content` becomes a dict of arrays by column id. Until then `cache` has the columns that are
-    joined already.
+    content: where the values are. A new chunk refers to one insert. A merged chunk first refers to
+        the two smaller chunks, whose arrays are joined when a reader needs the column. After all
+        columns were joined, it is a dict with one array per column id.
+    cache: the columns that were joined to one array so far, while `content` is two chunks.
     """
 
     content: _Insert | tuple[_Chunk, _Chunk] | dict[int, pa.Array]
@@ -184,8 +185,10 @@ class _Chunk:
         return parts
 
     def _replace_parts(self, columns: dict[int, pa.Array]) -> None:
-        """If `columns` has every column, keep these arrays in place of the smaller chunks."""
-        # Another thread may have moved a column to a larger chunk.
+        """Keep these joined arrays of all columns, and free the smaller chunks that had the values.
+
+        Does nothing if a column is missing, because another thread moved it to a larger chunk.
+        """
         if len(columns) == len(self.column_ids):
             self.content = columns
             self.insert_count = 1
@@ -229,9 +232,9 @@ class MemRowSet:
         """Add the rows [offset, offset + length) of `batch`, and return the rowid of the first.
 
         keys:       the keys of these rows, or SharedKeys of all rows of the batch. They ascend
-                    strictly, and no row here has one of them, dead or alive (R2).
-        batch:      columns by column id, with the key columns. A missing column has its read
-                    default in these rows.
+                    strictly. No row of this MemRowSet, dead or alive, has one of these keys.
+        batch:      columns by column id, with the key columns. If a column is missing, these rows
+                    get its `read_default`: the value of rows that are older than the column.
         timestamps: when the rows are inserted: one for all, or one per row.
         Caller:     has the commit lock, and has checked the arguments: the call must not fail.
         Cost:       O(1) NumPy calls and no Arrow call, for any number of columns. More only when
@@ -508,8 +511,8 @@ class MemRowSet:
     def image(self, snapshot: int, schema: Schema | None = None) -> RowSetImage:
         """Return the rows and changes up to `snapshot`, in key order, as a flush writes them.
 
-        schema: the columns to write; None: the columns of this rowset. Rows older than a column get
-                its read default.
+        schema: the columns to write; None: the columns of this rowset. Rows that are older than a
+                column get its `read_default`.
         Changes after `snapshot` are left out. The caller moves them (`deltas.batches_after`) by the
         image's `positions` to the DeltaMemStore of the new rowset.
         """

@@ -1,4 +1,8 @@
-"""The catalogue's description of a DiskRowSet, with which it is opened, or skipped by its keys."""
+"""The description of a DiskRowSet in the catalogue.
+
+It has what a reader needs to open the rowset. It also has the least and greatest key, so that a
+search for other keys can skip the rowset.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +24,7 @@ class RowSetMeta(LazyValues):
     """The description of a rowset's base file, and the bounds of its keys.
 
     key_min, key_max: the least and greatest encoded key, both inclusive, also of dead rows.
-    deltas_durable:   every change of the rows up to this timestamp is on disk (rule R2).
+    deltas_durable:   every change of the rows up to this timestamp is on disk.
     path:             the base file, relative to the store's folder.
     file_id:          the random id in the base file (see `nyala.cfile.format.FILE_ID_BYTES`).
     columns:          where each column's footer is in the file. Columns that were added to the

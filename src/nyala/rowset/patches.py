@@ -16,8 +16,8 @@ its own patch. Decimals of up to 18 digits are kept as 4 or 8 bytes, the *narrow
 
 Invariants
     P1  Positions ascend strictly.
-    P2  A patch contains exactly the changes that the snapshot applies. All other rows have their
-        base value.
+    P2  A patch contains exactly the rows whose value at the snapshot comes from a change. All other
+        rows have their base value.
 
 A patch is immutable; any thread may use it.
 Source: Kudu's DeltaApplier, which prepares the deltas of each batch of a scan. Here several scans
@@ -47,7 +47,10 @@ Rows = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, eq=False)
 class Patch:
-    """The changed rows of a range, and their values. Positions count from the range's first row."""
+    """The changed rows in a range of rows, and their values, for one column at one snapshot.
+
+    Positions count from the range's first row.
+    """
 
     type: ColumnType
     positions: npt.NDArray[np.int32]
@@ -69,13 +72,19 @@ class Patch:
         return Patch(self.type, positions, self.values.slice(begin, end - begin))
 
     def apply(self, base: pa.Array) -> pa.Array:
-        """Return the values of the range after the patch. base: before; may be narrow decimals."""
+        """Return the column's values in the patch's range of rows, with the patch applied.
+
+        base: the values of these rows without the patch. Decimals of up to 18 digits may have an
+        Arrow type of 4 or 8 bytes; the result has the same type.
+        """
         return patch(base, self.positions, _in(self.values, self.type, base.type))
 
     def apply_gathered(self, rows: Rows, count: int, base: pa.Array) -> pa.Array:
-        """Return the values of these ascending rows of the range with the patch applied.
+        """Return the column's values in some rows of the patch's range, with the patch applied.
 
-        count: the number of rows in the range. base: the values of `rows` before the patch.
+        rows: the rows, ascending and counted from the range's first row.
+        count: the number of rows in the range.
+        base: the values of `rows` without the patch.
         """
         is_gathered = np.zeros(count, np.bool_)
         is_gathered[rows] = True
@@ -87,7 +96,12 @@ class Patch:
 
 
 def _in(values: pa.Array, type: ColumnType, result_type: pa.DataType) -> pa.Array:
-    """Convert values to the column's own type, unless they already have `result_type`."""
+    """Return the values of a patch in `result_type`.
+
+    type: the column's type.
+    result_type: the Arrow type that belongs to `type`, or the type that `values` have already: a
+        decimal of 4 or 8 bytes.
+    """
     if values.type == result_type:
         return values
     # A cast would fail for dead rows, whose values may have too many digits (A2 of `adapter`).
@@ -142,7 +156,7 @@ def find_patch(
 def _newest(
     changes: Changes, column: ColumnSchema, snapshot: int, lower: int, upper: int, stats: ReadStats | None
 ) -> Patch:
-    """Return the patch of [lower, upper) for a snapshot that applies all REDO and no UNDO."""
+    """Return the patch of the rows [lower, upper) at a snapshot that is not before any change."""
     parts = [
         (rowids, _stored(values, column.type))
         for rowids, values in changes.newest(column.id, snapshot, stats, lower, upper)
@@ -157,9 +171,9 @@ def _patch(column: ColumnSchema, lower: int, rowids: Rows, values: pa.Array | No
 
 
 def _stored(values: pa.Array, type: ColumnType) -> pa.Array:
-    """Return values in the type that a patch stores: narrow for decimals of up to 18 digits.
+    """Return values in the type that a patch stores: 4 or 8 bytes for decimals of up to 18 digits.
 
-    values: of the column's present type, or of an older or narrow type.
+    values: of the column's present type or an older one, or decimals of 4 or 8 bytes.
     """
     narrow = narrow_decimal(type)
     if values.type == narrow:

@@ -57,7 +57,7 @@ def expect_footers(
     """Begin to fetch the footers of base files, and of delta files that have these columns.
 
     column_ids: None: only base files.
-    snapshot:   leave out delta files whose changes this snapshot does not apply. None: all.
+    snapshot:   leave out delta files without a change that counts at this moment. None: fetch all.
     """
     with contextlib.suppress(Error):
         for rowset in rowsets:
@@ -160,7 +160,10 @@ def _want_base(
 
 
 def _deltas(rowset: DiskRowSet, column_ids: Collection[int], snapshot: int | None) -> list[DeltaFile]:
-    """Return the files with changes of these columns or LIVENESS that `snapshot` may apply."""
+    """Return the delta files with changes of these columns, or of LIVENESS (whether rows live).
+
+    snapshot: leave out files without a change that counts at this moment. None: return all.
+    """
     ids = {*column_ids, LIVENESS}
     return [
         file

@@ -78,7 +78,11 @@ class RowSetTree(LazyValues):
 
     @lazy_value
     def _bounds(self) -> tuple[list[bytes], list[bytes]]:
-        """Two lists with one encoded key per rowset: the greatest key_max so far, and key_min."""
+        """Two lists with one encoded key per rowset, in the order of the rowsets' least keys.
+
+        First list: the greatest key_max of this rowset and of all rowsets before it. Second list:
+        the rowset's key_min.
+        """
         mins = [rowset.meta.key_min for rowset in self.rowsets]
         return list(itertools.accumulate((rowset.meta.key_max for rowset in self.rowsets), max)), mins
 

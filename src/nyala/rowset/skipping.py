@@ -118,9 +118,10 @@ def _excluded(
 
 
 def _ranges(blocks: Bools, first: int, log2: int, lower: int, upper: int) -> list[tuple[int, int]]:
-    """Return ranges of rows that cover the blocks in a mask, so that few calls read their changes.
+    """Return ranges of rows in [lower, upper) that cover the blocks where the mask is True.
 
-    A range has at least 2^16 rows, except at the ends of [lower, upper).
+    The caller reads the changes of one range after the other. A range has at least 2^16 rows,
+    except at the ends of [lower, upper), so that there are few reads.
     blocks: the mask. Its first element is block number `first`; a block has 2^log2 rows.
     """
     step = 1 << max(log2, _DEFAULT_ROWS_LOG2)

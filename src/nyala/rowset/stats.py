@@ -9,9 +9,12 @@ from nyala.cfile.blocks.read_stats import ReadStats
 
 @dataclass
 class RowSetStats(ReadStats):
-    """`ReadStats`, and the applied changes and the operations of a scan. Not thread-safe."""
+    """What a scan read from rowsets, how many changed values it used, and what it did with columns.
 
-    deltas_applied: int = 0  # values that came from UNDO or REDO
+    Not thread-safe.
+    """
+
+    deltas_applied: int = 0  # the number of values that came from UNDO or REDO
     operations: set[tuple[str, str]] = field(default_factory=set)
     """(operation, column) pairs; an operation is "decode", "filter" or "gather"."""
 

@@ -17,10 +17,10 @@ its end, with timestamps that no reader may see yet. `disk_rowset` reads rows an
 Invariants
     X2  For each column, the UNDO files, REDO files and DeltaMemStores do not overlap in time. UNDO
         is oldest, then come REDO, frozen and deltas. REDO, frozen and deltas have this order also
-        across columns (rule R4). UNDO files do not. A major delta compaction turns the REDO of some
-        columns into UNDO, while other columns still have REDO of the same time.
-    X4  A column without a footer in any file was added to the table later. Its base value is its
-        read default.
+        across columns. UNDO files do not. A major delta compaction turns the REDO of some columns
+        into UNDO, while other columns still have REDO of the same time.
+    X4  If neither the base file nor a part has a column, it was added to the table later. Its base
+        value is its `read_default`, the value of rows that are older than the column.
 
 Source: Kudu tablet design, "Historical MVCC in DiskRowSets" to "Summary of delta file processing".
 """
@@ -101,7 +101,7 @@ class RowSetVersion:
         """Return a rowset of the store in the folder `root`. Files are opened at their first use.
 
         parts, redo: oldest first. undo: newest first.
-        Raises: CorruptionError if the timestamps of the files contradict this order (X2).
+        Raises: CorruptionError if the timestamps of the files contradict this order.
         """
         types = {LIVENESS: pa.bool_(), **schema.arrow_types}
         reader = CFileReader(

@@ -1,4 +1,6 @@
-"""Writes an image as a DiskRowSet: one base file, and one UNDO file if there is history.
+"""Writes rows with their history as a DiskRowSet: a base file, and an UNDO file if there is history.
+
+The input is a `RowSetImage`: rows in memory, in key order, with their history.
 
     <name>.base         base columns; encoded keys (composite keys only); bloom filter (unless rows are
                         very narrow); LIVENESS if a row is dead

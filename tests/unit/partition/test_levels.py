@@ -87,10 +87,22 @@ INTS = build_schema(
             lambda: [range_partition("a", splits=[-128])],
             "the split -128 is the smallest possible value",
         ),
-        (lambda: [range_partition("a", splits=[4], bounds=[(5, 9)])], "split out of bounds: 4"),
-        (lambda: [range_partition("a", splits=[10], bounds=[(5, 9)])], "split out of bounds: 10"),
-        (lambda: [range_partition("a", splits=[10], bounds=[(5, 9), (11, 12)])], "split out of bounds: 10"),
-        (lambda: [range_partition("a", splits=[10], bounds=[])], "split out of bounds: 10"),
+        (
+            lambda: [range_partition("a", splits=[4], bounds=[(5, 9)])],
+            "the split 4 is not inside any of the ranges given as bounds",
+        ),
+        (
+            lambda: [range_partition("a", splits=[10], bounds=[(5, 9)])],
+            "the split 10 is not inside any of the ranges given as bounds",
+        ),
+        (
+            lambda: [range_partition("a", splits=[10], bounds=[(5, 9), (11, 12)])],
+            "the split 10 is not inside any of the ranges given as bounds",
+        ),
+        (
+            lambda: [range_partition("a", splits=[10], bounds=[])],
+            "the split 10 is not inside any of the ranges given as bounds",
+        ),
         (
             lambda: [range_partition("a", bounds=[(5, 5)])],
             "lower bound must be less than the upper bound: 5, 5",

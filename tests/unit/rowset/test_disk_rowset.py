@@ -121,7 +121,7 @@ def test_find_returns_the_row_of_each_key_or_minus_one(kind, tmp_path):
     count = 20_000 if kind == "composite" else 2000  # a column of encoded keys has blocks of 64 KiB
     schema, numbers, disk = rowset(tmp_path, kind, count)
     disk.check()
-    assert disk.keys._stored.worth_reading_all > 3
+    assert disk.keys._stored.break_even_segments > 3
     rng = np.random.default_rng(5)
     probes = sorted(rng.integers(0, 2 * count + 200, 500).tolist())
     expected = [p // 2 if p % 2 == 0 and p < 2 * count else -1 for p in probes]

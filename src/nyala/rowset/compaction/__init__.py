@@ -1,1 +1,1 @@
-"""Compaction of rowsets: `inputs` reads their files, `merging` merges their rows into one image."""
+"""Compaction of rowsets: `inputs` reads their files, `merging` merges their rows and history."""

@@ -58,10 +58,11 @@ def image(
 def compacted_column(
     rowset: DiskRowSet, column: ColumnSchema | None, cut: int = 0
 ) -> tuple[pa.Array, DeltaRun | None]:
-    """Apply all REDO files of a column. Return (new values, UNDO records that revert the changes).
+    """Return a column's values after all changes in REDO files, and UNDO records of these changes.
 
-    The UNDO records are None if the column has no REDO. They do not include existing UNDO files.
-    column: None for LIVENESS.
+    The UNDO records say which values the changes replaced. They are None if there are no changes.
+    Existing UNDO files are not included.
+    column: None for LIVENESS, which says whether each row is alive.
     cut: UNDO records that only snapshots before this timestamp need are dropped.
     """
     values, past = _compacted(rowset, column, 0, rowset.row_count)
@@ -71,9 +72,11 @@ def compacted_column(
 def _compacted(
     rowset: DiskRowSet, column: ColumnSchema | None, lower: int, upper: int
 ) -> tuple[pa.Array, DeltaRun | None]:
-    """Apply all REDO files of a column, for the rows [lower, upper); see `compacted_column`.
+    """Return a column's values after all changes in REDO files, and UNDO records of these changes.
 
-    Rowids are counted from `lower`.
+    Both are for the rows [lower, upper). The UNDO records say which values the changes replaced;
+    their rowids are counted from `lower`. They are None if there are no changes.
+    column: None for LIVENESS, which says whether each row is alive.
     """
     column_id = LIVENESS if column is None else column.id
     reader = rowset.base_column(column_id)

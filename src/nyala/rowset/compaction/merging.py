@@ -1,5 +1,7 @@
 """Merging compaction: merges the rows of several rowsets into one image, with their history.
 
+An *image* has rows in key order and their history. A new rowset is written from it.
+
 A *life* of a row is the time from an insertion to the next delete. If a key is deleted and inserted
 again, its dead row stays in one rowset, and its live row may be in another. The merged image has
 one row for the key:
@@ -54,9 +56,12 @@ _FOR_EVER = np.iinfo(np.int64).max
 
 @dataclass(frozen=True)
 class _Lives:
-    """The lives (from insertion to deletion) of the keys that have several rows, by key and time.
+    """When rows were inserted and deleted, only for keys that have several rows.
 
-    rows:   the row of each life. Rows are numbered through all images.
+    A life is the time from an insertion of a row to its next deletion. Lives are sorted by key and
+    time.
+
+    rows:   the row of each life. Row numbers continue from one input image to the next.
     begins: the timestamp of each life's insertion; 0 if it is older than the history.
     ends:   the timestamp of each life's deletion; `_FOR_EVER` if the row is alive.
     older:  the indexes of lives that are not the last one of their key. The next life of the same
@@ -72,7 +77,8 @@ class _Lives:
         """Return for each row whether its time is between an insertion and the next deletion.
 
         The moment of the insertion is not inside. The moment of the deletion is inside, because a
-        delete with a sequence number changes the sequence column at the same moment.
+        delete may also change a value of the row. (`apply_changes(sequence=…)` stores the number of
+        the newest change in a column, also for deletes.)
         """
         count = len(self.rows)
         order = np.lexsort(
@@ -99,9 +105,12 @@ _NO_LIVES = _Lives(*(np.empty(0, np.int64) for _ in range(4)))
 def merge_images(images: Sequence[RowSetImage], schema: Schema, cut: int, where: str) -> RowSetImage:
     """Merge the rows of several images, which show the same moment, into one image.
 
-    The result's `positions` has the source rows of the first image, then of the second, and so on.
+    An image has rows in key order and their history. The result's `positions` says for each source
+    row which row of the result it became, or -1. First come the source rows of the first image,
+    then those of the second, and so on.
 
-    schema: the columns to keep. cut: history that only older snapshots need is dropped.
+    schema: the columns to keep.
+    cut:    history that only snapshots before this timestamp need is dropped.
     where:  the names of the rowsets, for error messages.
     Raises: CorruptionError if a key is alive in two rows at once, or UNDO records contradict each
             other.
@@ -158,7 +167,7 @@ def merge_images(images: Sequence[RowSetImage], schema: Schema, cut: int, where:
 _Records = tuple[Rowids, Timestamps, pa.Array]
 """(rows, timestamps, values) of UNDO; the records of a row are newest first.
 
-Rows are numbered through all images.
+Row numbers continue from one input image to the next.
 """
 
 
@@ -184,9 +193,12 @@ def _merge_keys(
 
     heads:     for each key, in key order, the row whose base values the merged row gets.
     positions: for each row, the number of its merged row.
-    lives:     the lives (from insertion to deletion) of the keys that have several rows.
+    lives:     when rows were inserted and deleted, for the keys that have several rows.
 
-    keys, alive: the key of each row, and whether it is alive. past: the UNDO records of LIVENESS.
+    keys, alive: the key of each row, and whether the row is alive now.
+    past:  the UNDO records of LIVENESS: when the rows were inserted and deleted.
+    where: the names of the rowsets, for error messages.
+    Raises: CorruptionError if two rows of a key are alive at the same time.
     """
     total = len(keys)
     order = keys.sort_indices()
@@ -220,7 +232,17 @@ def _merge_keys(
 def _lives_of(
     shared_rows: Rowids, alive: npt.NDArray[np.bool_], past: _Records | None, where: str
 ) -> tuple[Rowids, Timestamps, Timestamps]:
-    """Return (row, insertion time, deletion time) of each life of these rows, as three arrays."""
+    """Return when rows were inserted and deleted, as (rows, insertion times, deletion times).
+
+    The arrays have one value per insertion. The insertion time is 0 if it is older than the
+    history. The deletion time is `_FOR_EVER` if the row is alive.
+
+    shared_rows: the rows to return. Each of them has a key that several rows have.
+    alive: whether each row of all images is alive now.
+    past:  the UNDO records of LIVENESS: when the rows were inserted and deleted.
+    where: the names of the rowsets, for error messages.
+    Raises: CorruptionError if a live row is inserted, or a dead row deleted.
+    """
     rows, times = np.empty(0, np.int64), np.empty(0, np.int64)
     before = np.empty(0, np.bool_)
     if past is not None:
@@ -252,9 +274,10 @@ def _undo_of(
 ) -> DeltaRun | None:
     """Return a column's UNDO records for the merged rows; None if there are no records.
 
-    records, base: the column's UNDO records and base values, of the rows of all images.
-    position: for each row, the number of its merged row.
-    lives: as `_merge_keys` returns them. shared: whether each row's key has several rows.
+    records, base: the column's UNDO records and base values, for the rows of all input images.
+    position: for each of these rows, the number of the merged row that replaces it.
+    lives:  when rows were inserted and deleted, for the keys that have several rows.
+    shared: for each row, whether another row has the same key.
     """
     if records is None:
         none = np.empty(0, np.int64)

@@ -101,7 +101,8 @@ class KeyIndex(LazyValues):
         key = next((key for key in self._reader.columns() if key.role == KEY), ColumnKey(KEY))
         if key.group > format.ROWS_PER_BLOCK_LOG2_MAX:
             raise CorruptionError(
-                f"expected an encoded key for at least every 2^{format.ROWS_PER_BLOCK_LOG2_MAX} rows, found {key}",
+                f"expected encoded keys at most 2^{format.ROWS_PER_BLOCK_LOG2_MAX} rows apart, found them "
+                f"2^{key.group} rows apart",
                 self._reader.path,
             )
         return self._column(key, -(-self._row_count >> key.group))
@@ -134,9 +135,10 @@ class KeyIndex(LazyValues):
         return self._stored.row_bytes
 
     def sample(self, count: int) -> tuple[EncodedKeys, Rowids]:
-        """Return at least about `count` keys of evenly spaced rows, and their rowids.
+        """Return the keys and rowids of at least `count` evenly spaced rows.
 
-        Cost: nothing is read if the file's key index has `count` keys. Otherwise gathers the keys.
+        Fewer only if the file has fewer rows. Cost: reads no keys if the file's key index, which
+        has the first key of each block, has `count` keys. Otherwise reads the blocks of the rows.
         """
         return self._stored.sample(count)
 
@@ -147,14 +149,14 @@ class KeyIndex(LazyValues):
         return self._stored.read(lower, upper, stats, access=access)
 
     def gather(self, rowids: Rowids, stats: ReadStats | None = None) -> EncodedKeys:
-        """Return the keys of these rows, in their order."""
+        """Return the keys of these rows, in the order of `rowids`."""
         return self._stored.gather(rowids, stats)
 
     def find(self, keys: EncodedKeys, stats: ReadStats | None = None) -> Rowids:
-        """Return the rowid of each of these ascending keys, or -1.
+        """Return the rowid of each of these ascending keys; -1 for a key that is not in the file.
 
         Cost: reads each segment (range of rows) that may contain a key once. Reads nothing for keys
-        that the column bounds or the bloom filter exclude.
+        that the bloom filter excludes, or the least and greatest value of a key column.
         """
         if not len(keys):
             return np.empty(0, np.int64)
@@ -164,7 +166,11 @@ class KeyIndex(LazyValues):
         return self._find(keys, stats)
 
     def _find(self, keys: EncodedKeys, stats: ReadStats | None) -> Rowids:
-        """Return the rowid of each key, or -1. Does not test the column bounds."""
+        """Return the rowid of each ascending key; -1 for a key that is not in the file.
+
+        The caller has excluded keys by the least and greatest values of the key columns. This
+        method excludes more keys by the bloom filter, and searches the other keys.
+        """
         cached = self._cached_keys()
         if cached is not None:
             return cached.find(keys)
@@ -176,13 +182,19 @@ class KeyIndex(LazyValues):
         return self._search(keys, stats)
 
     def _search(self, keys: EncodedKeys, stats: ReadStats | None) -> Rowids:
-        """Return the rowid of each key, or -1. Tests neither column bounds nor bloom filter."""
+        """Search ascending keys in the file. Return the rowid of each; -1 if it is not in the file.
+
+        The caller has excluded keys by the bloom filter, which costs less.
+        """
         segments = self._stored.segments(keys, stats)
         all_keys = self._all_keys(1 + int((segments[1:] != segments[:-1]).sum()), stats)
         return self._stored.find(keys, segments, stats) if all_keys is None else all_keys.find(keys)
 
     def find_one(self, key: EncodedKeys, canonical: bytes) -> int:
-        """Return the rowid of one key, or -1. canonical: the same key as `bytes`."""
+        """Return the rowid of one key; -1 if it is not in the file.
+
+        canonical: the same key as `bytes`.
+        """
         if self._bounds.excludes_one(canonical):
             return NO_ROWID
         all_keys = self._cached_keys()
@@ -204,9 +216,10 @@ class KeyIndex(LazyValues):
         return self._stored.columns
 
     def ordinals_of_search(self, keys: EncodedKeys) -> list[tuple[ColumnReader, int, int]]:
-        """Return the ordinals of the bloom filter and of stored keys that `find` reads first.
+        """Return what `find` reads first for these keys, so that the caller can prefetch it.
 
-        Each item is (column, lower, upper): the ordinals [lower, upper) of the column.
+        These are parts of the bloom filter, and of the stored keys. Each item is (column, lower,
+        upper): the positions [lower, upper) in a column of the file.
         """
         keys = self._inside(keys)
         if not len(keys) or self._cached_keys() is not None:
@@ -223,7 +236,7 @@ class KeyIndex(LazyValues):
         """Return the ranges of rows in which `find` searches these keys.
 
         If there are many ranges, one range covers them all.
-        Cost: reads the ordinals that `ordinals_of_search` returns.
+        Cost: reads the data that `ordinals_of_search` lists.
         """
         keys = self._inside(keys)
         if not len(keys):
@@ -244,18 +257,22 @@ class KeyIndex(LazyValues):
         return [(segment * step, (segment + 1) * step) for segment in found.tolist()]
 
     def _inside(self, keys: EncodedKeys) -> EncodedKeys:
-        """Return the keys whose column values are inside the file's bounds of these columns."""
+        """Return the keys that the least and greatest values of the key columns do not exclude."""
         outside = self._bounds.excluded(keys)
         return keys if outside is None else keys.take(np.flatnonzero(~outside))
 
     def ordinals_of_bound(self, bound: bytes) -> list[tuple[ColumnReader, int, int]]:
-        """Return the ordinals (column, lower, upper) that `range` reads first for one bound."""
+        """Return what `range` reads first to find one bound, so that the caller can prefetch it.
+
+        Each item is (column, lower, upper): the positions [lower, upper) in a column of the file.
+        """
         return [] if self._cached_keys() is not None else self._stored.ordinals_of_bound(bound)
 
     def ordinals_of_segment(self, bound: bytes) -> list[tuple[ColumnReader, int, int]]:
-        """Return the ordinals that `range` reads after those of `ordinals_of_bound`.
+        """Return what `range` reads next to find one bound, so that the caller can prefetch it.
 
-        Each item is (column, lower, upper).
+        This method reads the data that `ordinals_of_bound` lists, so that must be fetched first. Each
+        item is (column, lower, upper): the rows [lower, upper) of a key column.
         """
         return [] if self._cached_keys() is not None else self._stored.ordinals_of_segment(bound)
 
@@ -281,7 +298,7 @@ class KeyIndex(LazyValues):
         if self._cache is None or self._too_large:
             return None
         self._segments_searched += segments
-        if self._segments_searched < self._stored.worth_reading_all:
+        if self._segments_searched < self._stored.break_even_segments:
             return None
         self._segments_searched = 0
         if self._stored.nbytes_of_all > self._cache.limit_bytes * _CACHE_SHARE:
@@ -316,11 +333,14 @@ class KeyIndex(LazyValues):
         return self._stored.lower_bound(bound, stats) if cached is None else cached.lower_bound(bound)
 
     def check(self) -> None:
-        """Read all keys in ranges. If there are problems, raise the worst one (`_PROBLEMS`).
+        """Check all keys of the file, its key index and its bloom filter. Raise the worst problem.
 
-        Raises: CorruptionError if keys do not ascend, or encoded keys differ from the key columns;
-        KeysError if encoded keys cannot be read; SummaryError if bloom filter or key index are
-        wrong.
+        Reads one range of rows after the other. The problems, the worst first, are:
+        1. CorruptionError: keys do not ascend.
+        2. KeysError: encoded keys cannot be read.
+        3. CorruptionError: encoded keys differ from the key columns.
+        4. SummaryError: the key index is wrong.
+        5. SummaryError: the bloom filter is wrong or cannot be read.
         """
         stored, path = self._stored, self._reader.path
         problems: dict[str, CorruptionError] = {}

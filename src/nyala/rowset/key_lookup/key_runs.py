@@ -83,11 +83,10 @@ class KeyRun:
 
 
 class _TailPart(NamedTuple):
-    """One insert in the tail (the newest keys): `keys[offset:offset + length]`.
+    """The newest keys of one call of `insert`: `keys[offset:offset + length]`.
 
-    The rows of these keys begin at `first_rowid`.
-
-    It has no reference to the SharedKeys, so that their Python objects can be freed early.
+    Their rowids begin at `first_rowid`. The part does not refer to the SharedKeys object that
+    `insert` got. So that object, which also has the keys as Python objects, can be freed early.
     """
 
     keys: EncodedKeys
@@ -116,7 +115,8 @@ class KeyRuns:
         """Add the ascending keys [offset, offset + length) of `shared`, and return the index.
 
         first_rowid: the rowid of the first of these keys. The other keys have the next rowids.
-        Returns: this index, or a new one if the tail is full (I3).
+        Returns: this index; or a new index, if this one's dict of the newest keys is full. In the
+        second case this index stays as it was.
         """
         part = _TailPart(shared.keys, offset, length, first_rowid)
         if len(self._tail) + length <= TAIL_KEYS_MAX:
@@ -132,7 +132,10 @@ class KeyRuns:
         return KeyRuns(self._empty, (*runs, run))
 
     def find(self, keys: EncodedKeys, row_count: int) -> Rowids:
-        """Return the rowid of each key; -1 for keys without a row below `row_count`."""
+        """Return the rowid of each key; -1 for keys without a row below `row_count`.
+
+        keys: in any order.
+        """
         rowids = self.find_in_runs(keys)
         if self._tail and len(keys):
             found = np.fromiter(
@@ -143,7 +146,10 @@ class KeyRuns:
         return rowids
 
     def find_one(self, key: EncodedKeys, row_count: int) -> int:
-        """Return the rowid of one key, or -1. Makes no NumPy call if the key is in the tail."""
+        """Return the rowid of one key; -1 if it has no row below `row_count`.
+
+        Cost: one look-up in a dict for the newest keys. A binary search per sorted run for others.
+        """
         if self._tail:
             rowid = self._tail.get(key.to_hashable()[0], NO_ROWID)
             if rowid != NO_ROWID:
@@ -155,7 +161,10 @@ class KeyRuns:
         return NO_ROWID
 
     def find_in_runs(self, keys: EncodedKeys) -> Rowids:
-        """Return the rowid of each key, or -1. Does not search the tail (the newest keys)."""
+        """Return the rowid of each key that is in a sorted run; -1 for all others.
+
+        Does not search the dict of the newest keys.
+        """
         rowids = np.full(len(keys), NO_ROWID, np.int64)
         for run in self._runs if len(keys) else ():
             at = run.keys.find(keys)
@@ -180,7 +189,7 @@ class KeyRuns:
         return merged
 
     def _all_runs(self, row_count: int) -> list[KeyRun]:
-        """Return the runs, and the tail (the newest keys) as one more run."""
+        """Return the sorted runs, and the newest keys below `row_count` as one more run."""
         parts = [
             part._replace(length=min(part.length, row_count - part.first_rowid))
             for part in self._tail_parts
@@ -194,7 +203,7 @@ class KeyRuns:
         return runs + _TAIL_KEY_BYTES * len(self._tail)
 
     def check(self, row_count: int) -> None:
-        """Assert that each key is there once (I1), and the order and lengths of the runs (I2)."""
+        """Assert that each key is there once, and the order and lengths of the sorted runs."""
         for run in self._runs:
             assert run.keys.is_strictly_ascending(), "I2: runs must ascend"
         for longer, shorter in pairwise(self._runs):

@@ -12,12 +12,15 @@
         key columns   ............. ............. ............. ....             all rows of the groups
         many groups   .   .   .   . .   ....                                     every eighth row, then seven more
 
+The last line of the picture shows a look-up in many groups. It first gathers every eighth row of
+each group. Then it gathers only the rows between the two of them that surround the key.
+
 Both kinds divide the rows into *segments*: blocks or groups. The first keys of the segments show
 which segment may contain a key.
 
 A file has sparse keys if single values of all its key columns can be gathered at little cost.
-Sparse keys save space. The encoded keys of all rows would be a sixth of the TPC-H table lineitem.
-In a table with a long text as key they would be half of the table.
+Sparse keys save space. The encoded keys of all rows would take a sixth of the file of the TPC-H
+table lineitem. In a table with a long text as key they would take half of the file.
 Source: docs/design/keys-and-look-ups.md, "Sparse keys"; docs/format/rowset.md; docs/design/kudu.md,
 "Column files, indexes and bloom filters" (Kudu's composite index is dense).
 
@@ -103,12 +106,18 @@ class DenseKeys(LazyValues):
         return len(self) * _bytes_a_key(self.first_keys)
 
     @property
-    def worth_reading_all(self) -> int:
-        """How many segments (ranges of rows) cost as much to search as reading all keys."""
+    def break_even_segments(self) -> int:
+        """How many segments can be searched at the cost of reading all keys once.
+
+        A segment is a range of rows. After this number of searches, the caller reads all keys.
+        """
         return self.column.block_count
 
     def sample(self, count: int) -> tuple[EncodedKeys, Rowids]:
-        """Return at least about `count` evenly spaced keys, and their ordinals."""
+        """Return at least `count` evenly spaced keys, and their positions in the column.
+
+        Fewer only if the column has fewer keys.
+        """
         if len(self.first_keys) >= count:
             return self.first_keys, np.arange(len(self.first_keys)) * self.column.rows_per_block
         rowids = np.arange(0, len(self), max(1, len(self) // count))
@@ -142,15 +151,21 @@ class DenseKeys(LazyValues):
         return self.column.rows_per_block
 
     def ordinals_before_segments(self, keys: EncodedKeys) -> list[tuple[ColumnReader, int, int]]:
-        """Return an empty list: `segments` reads no block of keys."""
+        """Return an empty list: the method `segments` reads nothing that could be prefetched."""
         return []
 
     def ordinals_of_bound(self, bound: bytes) -> list[tuple[ColumnReader, int, int]]:
-        """Return the ordinals that `lower_bound` reads first, as (column, lower, upper)."""
+        """Return what `lower_bound` reads for this bound, so that the caller can prefetch it.
+
+        Each item is (column, lower, upper): the positions [lower, upper) in the column of keys.
+        """
         return self._parts_of_blocks([self.first_keys.lower_bound(bound) - 1])
 
     def ordinals_of_segment(self, bound: bytes) -> list[tuple[ColumnReader, int, int]]:
-        """Return an empty list: `lower_bound` reads nothing after `ordinals_of_bound`."""
+        """Return an empty list: `lower_bound` reads only what `ordinals_of_bound` lists.
+
+        With `SparseKeys` it also reads key columns, and this method lists their rows.
+        """
         return []
 
     def _parts_of_blocks(self, blocks: Iterable[int]) -> list[tuple[ColumnReader, int, int]]:
@@ -158,11 +173,17 @@ class DenseKeys(LazyValues):
         return [(self.column, block * step, (block + 1) * step) for block in blocks if block >= 0]
 
     def segments(self, keys: EncodedKeys, stats: ReadStats | None = None) -> Segments:
-        """Return, for each of these ascending keys, the block that may contain it, or -1."""
+        """Return, for each of these ascending keys, the number of the block that may contain it.
+
+        -1: the key is below all keys of the column.
+        """
         return self.first_keys.search(keys, side="right") - 1
 
     def find(self, keys: EncodedKeys, segments: Segments, stats: ReadStats | None) -> Rowids:
-        """Return the ordinal of each key, or -1. segments: for each key, the block to search."""
+        """Return the ordinal of each of these ascending keys; -1 if the column does not have it.
+
+        segments: for each key, the number of the block to search; -1: none.
+        """
         found = np.full(len(keys), NO_ROWID, np.int64)
         for block, begin, end in _ranges_of(segments):
             first = block * self.column.rows_per_block
@@ -171,7 +192,10 @@ class DenseKeys(LazyValues):
         return found
 
     def find_one(self, key: EncodedKeys, canonical: bytes, stats: ReadStats | None) -> int:
-        """Return the ordinal of one key, or -1. canonical: the same key as `bytes`."""
+        """Return the ordinal of one key; -1 if the column does not have it.
+
+        canonical: not used here; `SparseKeys` needs it.
+        """
         return int(self.find(key, self.segments(key), stats)[0])
 
     def floor(self, keys: EncodedKeys, stats: ReadStats | None) -> Rowids:
@@ -196,9 +220,10 @@ class DenseKeys(LazyValues):
         return self.column.place.offset
 
     def check(self, keys: EncodedKeys, lower: int) -> None:
-        """Check the key index against `keys`, the column's keys from ordinal `lower` on.
+        """Check that the key index has the first key of each block.
 
-        Raises: SummaryError.
+        keys: some keys of the column, from ordinal `lower` on. Their blocks are checked.
+        Raises: SummaryError if the key index has other keys.
         """
         step = self.column.rows_per_block
         block = -(-lower // step)  # the first that begins here
@@ -260,8 +285,11 @@ class SparseKeys:
         return self._row_count * _bytes_a_key(self._samples.first_keys)
 
     @property
-    def worth_reading_all(self) -> int:
-        """How many segments (ranges of rows) cost as much to search as reading all keys."""
+    def break_even_segments(self) -> int:
+        """How many segments can be searched at the cost of reading all keys once.
+
+        A segment is a range of rows. After this number of searches, the caller reads all keys.
+        """
         return len(self._samples) >> _SEARCHED_LOG2
 
     def sample(self, count: int) -> tuple[EncodedKeys, Rowids]:
@@ -299,32 +327,41 @@ class SparseKeys:
         return 1 << self._log2
 
     def ordinals_before_segments(self, keys: EncodedKeys) -> list[tuple[ColumnReader, int, int]]:
-        """Return the ordinals that `segments` reads for these keys, as (column, lower, upper)."""
+        """Return what the method `segments` reads for these keys, for prefetching.
+
+        Each item is (column, lower, upper): the positions [lower, upper) in the column of keys.
+        """
         return self._samples._parts_of_blocks(np.unique(self._samples.segments(keys)).tolist())
 
     def ordinals_of_bound(self, bound: bytes) -> list[tuple[ColumnReader, int, int]]:
-        """Return the samples that `lower_bound` reads first, as ordinals (column, lower, upper)."""
+        """Return what `lower_bound` reads first for this bound, so that the caller can prefetch it.
+
+        Each item is (column, lower, upper): the positions [lower, upper) in the column of keys.
+        """
         return self._samples.ordinals_of_bound(bound)
 
     def ordinals_of_segment(self, bound: bytes) -> list[tuple[ColumnReader, int, int]]:
-        """Return the rows of key columns that `lower_bound` reads after `ordinals_of_bound`.
+        """Return what `lower_bound` reads next for this bound, so that the caller can prefetch it.
 
-        Each item is (column, lower, upper). Cost: reads a block of samples.
+        Each item is (column, lower, upper): the rows [lower, upper) of a key column.
+        Cost: reads the block of stored keys that `ordinals_of_bound` lists.
         """
         group = self._samples.lower_bound(bound, None) - 1
         lower, upper = group << self._log2, (group + 1) << self._log2
         return [] if group < 0 else [(column, lower, upper) for column in self._columns]
 
     def segments(self, keys: EncodedKeys, stats: ReadStats | None = None) -> Segments:
-        """Return, for each of these ascending keys, the group of rows that may contain it, or -1.
+        """Return, for each of these ascending keys, the number of the group that may contain it.
 
-        Cost: reads blocks of samples.
+        A group is a range of rows that begins with a stored key. -1: the key is below all groups.
+        Cost: reads blocks of stored keys.
         """
         return self._samples.floor(keys, stats)
 
     def find(self, keys: EncodedKeys, segments: Segments, stats: ReadStats | None) -> Rowids:
-        """Return the rowid of each key, or -1. segments: for each key, the group of rows to search.
+        """Return the rowid of each of these ascending keys; -1 if the file does not have it.
 
+        segments: for each key, the number of the group of rows to search; -1: none.
         Cost: gathers the rows of each group. If many groups are in the same 131,072 rows, these
         rows are read as a whole. At most 131,072 keys are in memory at once.
         """
@@ -362,7 +399,10 @@ class SparseKeys:
         return [borders[index : index + 2] for index in np.flatnonzero(counts > few).tolist()]
 
     def _find_single(self, keys: EncodedKeys, begins: Rowids, stats: ReadStats | None) -> Rowids:
-        """Return the rowid of each key, or -1. begins: the first row of each key's group."""
+        """Return the rowid of each of these ascending keys; -1 if the file does not have it.
+
+        begins: for each key, the first row of the group to search; -1: none.
+        """
         size_log2 = self._log2
         if self._gathers_single_values and len(_firsts(begins)) >= _NARROWED_MIN:
             begins = self._search(keys, begins, size_log2, size_log2 >> 1, _floor, stats)
@@ -400,7 +440,10 @@ class SparseKeys:
         return found
 
     def find_one(self, key: EncodedKeys, canonical: bytes, stats: ReadStats | None) -> int:
-        """Return the rowid of one key, or -1. canonical: the same key as `bytes`."""
+        """Return the rowid of one key; -1 if the file does not have it.
+
+        canonical: the same key as `bytes`.
+        """
         # The first sample >= key + b"\0" is the first one above the key: no key is between the two.
         group = self._samples.lower_bound(canonical + b"\0", stats) - 1
         if group < 0:
@@ -412,7 +455,7 @@ class SparseKeys:
     def lower_bound(self, bound: bytes, stats: ReadStats | None) -> int:
         """Return the first row with a key >= `bound`.
 
-        Cost: reads a block of samples, and one group of rows of each key column.
+        Cost: reads a block of stored keys, and one group of rows of each key column.
         """
         group = self._samples.lower_bound(bound, stats) - 1
         return 0 if group < 0 else (group << self._log2) + self._group(group, stats).lower_bound(bound)
@@ -423,13 +466,13 @@ class SparseKeys:
         return self._columns[0].place.offset
 
     def check(self, keys: EncodedKeys, lower: int) -> None:
-        """Check samples and key index against keys that were encoded from the key columns.
+        """Check the stored keys and the key index against the key columns.
 
         keys: the keys of the rows from `lower` on, as encoded from the key columns.
 
-        Raises: CorruptionError if a sample differs, because the sample or the key columns may be
-        wrong; SummaryError if the key index differs from the samples; KeysError if the samples
-        cannot be read.
+        Raises: CorruptionError if a stored key differs, because it or the key columns may be wrong;
+        KeysError if stored keys cannot be read; SummaryError if the key index differs from the
+        stored keys.
         """
         sample = -(-lower >> self._log2)  # the first of these rows
         taken = keys.take(np.arange((sample << self._log2) - lower, len(keys), 1 << self._log2))
@@ -460,13 +503,19 @@ class SparseKeys:
 
 
 def _ranges_of(segments: Segments) -> list[tuple[int, int, int]]:
-    """Return (segment, begin, end) for each segment and its positions; -1 is skipped."""
+    """Return (segment, begin, end) for each distinct segment: it is at the positions [begin, end).
+
+    segments: ascending numbers of segments. The number -1 means no segment, and is skipped.
+    """
     borders = [0, *(np.flatnonzero(segments[1:] != segments[:-1]) + 1).tolist(), len(segments)]
     return [(int(segments[begin]), begin, end) for begin, end in pairwise(borders) if segments[begin] >= 0]
 
 
 def _firsts(segments: Segments) -> Segments:
-    """Return the first position of each distinct segment; -1 is skipped. The segments ascend."""
+    """Return the first position of each distinct segment.
+
+    segments: ascending numbers of segments. The number -1 means no segment, and is skipped.
+    """
     return np.flatnonzero(np.diff(segments, prepend=NO_ROWID))
 
 
