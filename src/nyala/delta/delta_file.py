@@ -456,7 +456,10 @@ class DeltaFile:
         return RunBounds(int(rowids[-1]), least, greatest)
 
     def _records_of(self, column_id: int, lower: int, upper: int) -> tuple[int, int]:
-        """Return the positions [begin, end) of all records in blocks that may have these rows."""
+        """Return the positions [begin, end) of all records in blocks with these rows.
+
+        The first and the last block may also have records of other rows.
+        """
         rowids = self._rowids(column_id)
         if rowids.block_count <= 1:
             return 0, rowids.row_count
@@ -483,8 +486,8 @@ class DeltaFile:
     def _records_to_read(self, column_id: int, lower: int, upper: int) -> tuple[int, int]:
         """Return the positions [begin, end) of the records to read for the rows [lower, upper).
 
-        For a column with much text these are exactly the records of the rows, otherwise all records
-        of their blocks.
+        For a column with much text, these are exactly the records of the rows. For other columns
+        they are all records of the same blocks, which costs no search.
         """
         find = self._records_at if self.value_bytes(column_id) else self._records_of
         return find(column_id, lower, upper)

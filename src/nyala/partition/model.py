@@ -89,7 +89,7 @@ class PartitionSchema:
 
     @staticmethod
     def from_json(text: str) -> PartitionSchema:
-        """Read the text of `to_json`.
+        """Return the PartitionSchema that `to_json` wrote as `text`.
 
         Raises: ValueError or KeyError for any other text. The caller has verified the catalogue's
         checksum.

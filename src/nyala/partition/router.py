@@ -93,7 +93,7 @@ class Router:
         return self._table[numbers]
 
     def route_one(self, values: Mapping[str, Any]) -> int:
-        """Return the index of the partition of one row, or -1.
+        """Return the index of the partition of one row; -1 if no partition takes the row.
 
         values: the row's canonical values, by column name.
         """

@@ -127,7 +127,7 @@ def _check_base(rowset: DiskRowSet) -> Iterator[Finding]:
 
 
 def _check_delta_file(rowset: DiskRowSet, file: DeltaFile, bounds: _FileBounds) -> Iterator[Finding]:
-    """Check one delta file, and add the bounds of its runs to `bounds`."""
+    """Check one delta file. Add the bounds of each column's changes to the dict `bounds`."""
     damaged = list(_caught(file.reader.check))
     yield from damaged
     runs: dict[int, RunBounds] = {}

@@ -10,7 +10,7 @@
 Invariants
     X1  A rowid is a row's position in the base file, in which keys ascend strictly.
     X3  Rows that the base's zone map excludes are skipped only if no changed value at the snapshot
-        can match either (rule Z1).
+        can match either.
 
 Threads: any thread may read. Only the holder of the commit lock calls `deltas.append`.
 Source: Kudu tablet design, "Historical MVCC in DiskRowSets" to "Summary of delta file processing".
@@ -65,7 +65,10 @@ class DiskRowSet(RowSetVersion, LazyValues):
     # --- looking up -------------------------------------------------------------------------------
 
     def find(self, keys: EncodedKeys, stats: ReadStats | None = None) -> Rowids:
-        """Return the rowid of each of these ascending keys, or -1. Dead rows are found too."""
+        """Return the rowid of each of these ascending keys; -1 for a key that is not in the rowset.
+
+        Dead rows are found too.
+        """
         return self.keys.find(keys, stats)
 
     def live(self, rowids: Rowids) -> Bools:
@@ -107,7 +110,7 @@ class DiskRowSet(RowSetVersion, LazyValues):
         return self.keys.range(key_range, stats)
 
     def keys_of(self, rowids: Rowids, stats: ReadStats | None = None) -> EncodedKeys:
-        """Return the keys of these rows, in their order.
+        """Return the keys of these rows, in the order of `rowids`.
 
         Raises CorruptionError for a rowid beyond the rowset.
         """
@@ -252,12 +255,13 @@ class DiskRowSet(RowSetVersion, LazyValues):
         *,
         within: tuple[int, int] | None = None,
     ) -> pa.Array:
-        """Return the values of these rows at `snapshot`, in their order.
+        """Return the column's values in these rows at `snapshot`, in the order of `rowids`.
 
         Values of dead rows are arbitrary.
 
-        type: as for `decode`.
-        within: for a scan: the split (lower, upper) that contains the rows. They must ascend, and
+        type: an Arrow type that costs less to read. The result has it only if the blocks and the
+            changes can produce it without conversion; otherwise it has the column's own type.
+        within: for a scan: the split (lower, upper) that contains the rows. The rows must ascend, and
             only the changes of this split are read. None: a look-up.
         Cost: reads only blocks of the base that contain one of the rows.
         """

@@ -209,7 +209,7 @@ class _State(NamedTuple):
 
 
 class MemRowSet:
-    """The rows of a tablet in memory. A tablet has one for inserts, and others that are flushed."""
+    """The rows of a tablet in memory. A tablet has one for inserts, and others that are being flushed."""
 
     def __init__(self, codec: KeyCodec, schema: Schema) -> None:
         self.codec = codec
@@ -283,12 +283,15 @@ class MemRowSet:
     # --- looking up -------------------------------------------------------------------------------
 
     def find(self, keys: EncodedKeys) -> Rowids:
-        """Return the rowid of each key, in any order, or -1. Dead rows are found too."""
+        """Return the rowid of each key; -1 for a key that is not in the rowset.
+
+        The keys may have any order. Dead rows are found too.
+        """
         state = self._state
         return state.keys.find(keys, state.row_count)
 
     def find_one(self, key: EncodedKeys) -> int:
-        """Return the rowid of one key, or -1. Dead rows are found too."""
+        """Return the rowid of one key; -1 if it is not in the rowset. Dead rows are found too."""
         state = self._state
         return state.keys.find_one(key, state.row_count)
 
@@ -318,7 +321,7 @@ class MemRowSet:
 
     @property
     def nbytes(self) -> int:
-        """Approximate bytes in memory of rows, keys and changes."""
+        """The approximate size of rows, keys and changes in memory, in bytes."""
         state = self._state
         rows = sum(chunk.data_bytes + _OVERHEAD_BYTES * chunk.insert_count for chunk in state.chunks)
         return rows + state.keys.nbytes + self.deltas.nbytes
@@ -352,7 +355,7 @@ class MemRowSet:
         return state.keys.sorted(state.row_count).rowids
 
     def keys_of(self, rowids: Rowids) -> EncodedKeys:
-        """Return the keys of these rows, in their order."""
+        """Return the keys of these rows, in the order of `rowids`."""
         chunks = list(self._chunks_of(rowids))
         return self.codec.encode([_gather_chunks(column, chunks) for column in self.schema.key_columns])
 
@@ -436,7 +439,7 @@ class MemRowSet:
     ) -> Bools:
         """Return a mask of the rows [lower, upper) that pass the test of one column at `snapshot`.
 
-        among: a mask of the rows that may pass; None: all.
+        among: a mask of the rows [lower, upper) to test. The others do not pass. None: test all.
         """
         mask = test.mask(self.decode(test.column, snapshot, lower, upper, stats))
         return mask if among is None else np.logical_and(mask, among, out=mask)
@@ -451,7 +454,7 @@ class MemRowSet:
         *,
         within: tuple[int, int] | None = None,
     ) -> pa.Array:
-        """Return the values of these rows at `snapshot`, in their order.
+        """Return the column's values in these rows at `snapshot`, in the order of `rowids`.
 
         Values of dead rows are arbitrary.
 
@@ -605,7 +608,10 @@ class MemRowSet:
             yield state.chunks[number], rowids[at] - state.starts[number], at
 
     def check(self) -> None:
-        """Assert the invariants R1 to R3 of this module, and those of key index and changes.
+        """Assert that the rows, the key index and the changes fit one another.
+
+        Each key has one row, the chunks are adjacent and become smaller, and no change is older
+        than its row.
 
         Cost: reads everything once.
         """

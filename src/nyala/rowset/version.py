@@ -129,12 +129,12 @@ class RowSetVersion:
 
     @property
     def size_bytes(self) -> int:
-        """Bytes on disk of all files."""
+        """The size of all files on disk, in bytes."""
         return self.base_bytes + sum(file.size_bytes for file in (*self.undo, *self.redo))
 
     @property
     def base_bytes(self) -> int:
-        """Bytes on disk of the base file and the parts."""
+        """The size of the base file and the parts on disk, in bytes."""
         return self.meta.size_bytes + sum(part.size_bytes for part in self.parts)
 
     @property
@@ -165,7 +165,7 @@ class RowSetVersion:
 
     @property
     def nbytes(self) -> int:
-        """Bytes in memory of changes that are in no file yet."""
+        """The size of the changes that are only in memory, in bytes."""
         return self.deltas.nbytes + sum(store.nbytes for store in self.frozen)
 
     @property

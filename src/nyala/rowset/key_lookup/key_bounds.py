@@ -46,7 +46,7 @@ class KeyBounds:
                 self._spans.append(_Span(suffix_bytes, width, known[0] + half, known[1] + half))
 
     def excluded(self, keys: EncodedKeys) -> npt.NDArray[np.bool_] | None:
-        """Return a mask of the keys that are surely absent from the file; None if no key is."""
+        """Return a mask of the keys that are surely absent from the file; None: no key is."""
         excluded: npt.NDArray[np.bool_] | None = None
         for span in self._spans:
             numbers = keys.integers(span.suffix_bytes, span.width)

@@ -13,7 +13,7 @@
         many groups   .   .   .   . .   ....                                     every eighth row, then seven more
 
 The last line of the picture shows a look-up in many groups. It first gathers every eighth row of
-each group. Then it gathers only the rows between the two of them that surround the key.
+each group. Two of these rows surround the key. Then only the rows between them are gathered.
 
 Both kinds divide the rows into *segments*: blocks or groups. The first keys of the segments show
 which segment may contain a key.
@@ -102,7 +102,7 @@ class DenseKeys(LazyValues):
 
     @property
     def nbytes_of_all(self) -> float:
-        """A low estimate of the bytes that all keys take in memory."""
+        """A low estimate of the size of all keys in memory, in bytes."""
         return len(self) * _bytes_a_key(self.first_keys)
 
     @property
@@ -281,7 +281,7 @@ class SparseKeys:
 
     @property
     def nbytes_of_all(self) -> float:
-        """A low estimate of the bytes that all keys take in memory."""
+        """A low estimate of the size of all keys in memory, in bytes."""
         return self._row_count * _bytes_a_key(self._samples.first_keys)
 
     @property
@@ -418,7 +418,7 @@ class SparseKeys:
         search: Callable[[SearchedKeys, EncodedKeys], Segments],
         stats: ReadStats | None,
     ) -> Rowids:
-        """Search each of these ascending keys among some rows of its group. Return rows, or -1.
+        """Search each of these ascending keys in some rows. Return the row of each, or -1.
 
         begins:    for each key, the first row to search; -1: the key is not searched.
         size_log2: each key is searched among the 2^size_log2 rows from `begins` on.
@@ -556,5 +556,5 @@ def _floor_of(among: SearchedKeys, keys: EncodedKeys) -> Segments:
 
 
 def _bytes_a_key(some: EncodedKeys) -> float:
-    """Return a low estimate of a key's bytes in memory, from a sample of keys."""
+    """Return a low estimate of the size of a key in memory, in bytes, from some of the keys."""
     return 8 if some.width is not None else 8 + float(some.sizes().mean())
