@@ -137,7 +137,7 @@ def compact(
 
     runner: runs the plan's job, in this thread or another process, and returns its output.
     phase:  for tests: called without a lock as "reserved" (before the job runs) and "written"
-            (before the install).
+            (before the output replaces the inputs).
     Raises: StorageError, CorruptionError; JobCancelled if the store is closing. Nothing changes
             then.
     """
@@ -176,13 +176,14 @@ def compact_together(
     plans: Sequence[tuple[int, Plan]],
     run_all: Callable[[Sequence[Job]], Sequence[Output]],
 ) -> list[CompactionReport]:
-    """Execute plans (tablet id, plan) of several tablets, and install all outputs together.
+    """Execute plans (tablet id, plan) of several tablets, and replace all their inputs together.
 
-    All outputs are installed by one change of the catalogue; each `ExpirePlan` has its own change.
+    One change of the catalogue replaces all inputs by the outputs; each `ExpirePlan` has its own
+    change.
     Leaves out plans whose rowsets are reserved by others, or whose reservation was revoked.
 
     run_all: runs the jobs anywhere and returns their outputs in order; raises if one failed.
-    Raises:  as `compact`. No output is installed then, and the files of all jobs are removed.
+    Raises:  as `compact`. No input is replaced then, and the files of all jobs are removed.
     """
     reports = [
         report

@@ -65,8 +65,8 @@ class Layouts:
 
         cut:    history counts as expired if only reads before this timestamp need it. 0: no history
                 has expired.
-        reservations: the rowsets that compactions have reserved: they get `available=False`. None:
-                all rowsets get `available=True`.
+        reservations: a rowset that is reserved there gets `available=False`. None: all rowsets get
+                `available=True`.
         schema: the stored columns (`TableState.stored_schema`); None: all that ever existed.
 
         Cost: the first call reads a block of each text column of one rowset. Every call reads the

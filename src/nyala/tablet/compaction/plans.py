@@ -121,6 +121,7 @@ class MergePlan:
     A plan with a single rowset rewrites it.
 
     rowsets: ids, by ascending key_min.
+    gain:    bytes of reading or of disk space that are saved / bytes that are rewritten.
     purged:  encoded keys in hexadecimal, ascending, whose values are to be erased. The merge leaves
              out their history up to `purged_until`, and rows that were not inserted again later.
     """

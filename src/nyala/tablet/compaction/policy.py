@@ -132,7 +132,9 @@ def choose_expire(
 ) -> ExpirePlan | None:
     """Return a plan that drops all expired files and rowsets, if that is worth a change of the catalogue.
 
-    manual: return the plan even if it frees little. If nothing has expired, return None.
+    Returns None if nothing has expired, or too little.
+
+    manual: a user called the compaction: return the plan even if it frees little.
     """
     chosen = [r for r in rowsets if r.available and (r.all_expired or r.expired_undo_files)]
     freed = sum(r.size_bytes if r.all_expired else r.expired_file_bytes for r in chosen)

@@ -186,7 +186,7 @@ class KeySpace:
 
 
 class _Merge:
-    """Chooses one merge among rowsets that are ordered by key_min."""
+    """Chooses the merge that saves the most reading, among rowsets that are ordered by key_min."""
 
     def __init__(self, rowsets: Sequence[RowSetLayout], target: int, budget: int, growth: float) -> None:
         self._rowsets = rowsets
@@ -288,7 +288,10 @@ class _Merge:
 
 
 def _knapsack(items: Sequence[int], value: Floats, weight: Ints) -> list[int]:
-    """Return the most valuable items within BUDGET_UNITS (the knapsack problem)."""
+    """Return the items with the greatest total value and a total weight of at most BUDGET_UNITS.
+
+    items: indices into `value` and `weight`.
+    """
     row = np.zeros(BUDGET_UNITS + 1)
     taken = np.zeros((len(items), BUDGET_UNITS + 1), np.bool_)
     for index, item in enumerate(items):
@@ -306,7 +309,7 @@ def _knapsack(items: Sequence[int], value: Floats, weight: Ints) -> list[int]:
 
 
 def _common_prefix(one: bytes, other: bytes) -> int:
-    """Return the length of the common prefix."""
+    """Return the number of bytes with which both byte strings begin alike."""
     length = min(len(one), len(other))
     differ = int.from_bytes(one[:length], "big") ^ int.from_bytes(other[:length], "big")
     return length - (differ.bit_length() + 7) // 8

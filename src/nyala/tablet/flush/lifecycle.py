@@ -75,7 +75,7 @@ def no_phase(name: str) -> None:
 
 @dataclass(frozen=True)
 class FlushReport:
-    """What one round of a flush wrote. All numbers are 0 if memory was empty.
+    """What a flush wrote. All numbers are 0 if memory was empty.
 
     delta_files: REDO and UNDO files.
     """
@@ -263,7 +263,7 @@ def freeze_memory(store: Store, table: TableState) -> TableState:
     """Freeze the table's non-empty MemRowSets in a new root. Return the table in that root.
 
     An alteration calls it under the commit lock, because later rows have other columns. The next
-    round flushes the frozen rows.
+    flush writes the frozen rows.
     """
     timestamp = store.marks.applied
     changed = {tablet.id: _with_new_memory(store, table, tablet, timestamp) for tablet in table.every_tablet}

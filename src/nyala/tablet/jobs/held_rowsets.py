@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Holder:
-    """A job that holds rowsets.
+    """A job that keeps compactions from some rowsets.
 
     holder:   describes the job's work and its process, for messages.
     since_us: when the job began, in microseconds since 1970.
@@ -39,13 +39,13 @@ class Holder:
 
 
 class JobReservations:
-    """The rowsets that jobs hold, by the names of the jobs' leases."""
+    """The rowsets that jobs keep from compactions, by the names of the jobs' leases."""
 
     def __init__(self) -> None:
         self._by_lease: dict[str, list[Holder]] = {}
 
     def take(self, store: Store, lease: str, rowset_ids: Collection[int], holder: str) -> None:
-        """Hold these rowsets for a job, so that no later merge takes them.
+        """Keep new compactions from these rowsets until the job's lease ends.
 
         The caller checks that none of these rowsets is in a running merge.
         holder: describes the job and its process, for messages.
@@ -55,9 +55,10 @@ class JobReservations:
         self._by_lease.setdefault(lease, []).append(hold)
 
     def holders(self, rowset_ids: Collection[int]) -> list[Holder]:
-        """Return the jobs that hold any of these rowsets. Other held rowsets are left out.
+        """Return the jobs that keep compactions from any of these rowsets.
 
-        Any thread may call this; the result may miss concurrent changes.
+        The field `rowset_ids` of a result has only rowsets of the argument. Any thread may call
+        this; the result may miss concurrent changes.
         """
         found = []
         for holds in list(self._by_lease.values()):
@@ -67,12 +68,12 @@ class JobReservations:
         return found
 
     def release(self, store: Store, lease: str) -> None:
-        """Release all rowsets that the job with this lease holds. May be called twice."""
+        """Let compactions have the rowsets of the job with this lease again. May be called twice."""
         for hold in self._by_lease.pop(lease, ()):
             store.reservations.end_hold(hold.rowset_ids)
 
     def release_expired(self, store: Store) -> None:
-        """Release the rowsets of jobs whose lease or process has ended."""
+        """Let compactions have the rowsets of jobs whose lease or process has ended."""
         for lease in list(self._by_lease):
             with contextlib.suppress(StorageError):  # try again the next time
                 if not is_living(store.env, store.root_path, lease):

@@ -141,7 +141,11 @@ def chunks(
 
 
 def _before_last_key(rows: pa.Table, keys: Sequence[ColumnSchema]) -> int:
-    """Return how many rows there are before the first row with the last key."""
+    """Return the number of rows before the rows that have the last key.
+
+    rows: sorted by key; at least one.
+    keys: the key columns.
+    """
     same: Any = pa.array(np.ones(rows.num_rows, np.bool_))
     for key in keys:
         column = _as_sorted(rows.column(key.name).combine_chunks(), key.type)

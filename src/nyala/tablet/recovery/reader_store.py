@@ -343,7 +343,7 @@ class ReaderStore:
     def close(self) -> None:
         """End all leases, also those of open scans. May be called twice.
 
-        If another thread is loading, this waits until the load ends.
+        If another thread is loading a catalogue, this waits until it has ended.
         """
         if os.getpid() != self._pid:  # after a fork another thread may have held the lock
             self._closed = True

@@ -58,8 +58,9 @@ def encode(message: dict[str, Any]) -> bytes:
 def encode_error(error: BaseException) -> dict[str, Any]:
     """Return an exception as JSON, so that the parent process can raise it again.
 
-    An error of `nyala.errors` keeps its class and fields. Any other exception, which means a bug,
-    is sent as its text and traceback.
+    An error of `nyala.errors` keeps its class and fields, except the failed rows of a WriteError. A
+    MemoryError becomes a StorageError. Any other exception, which means a bug, is sent as its text
+    and traceback.
     """
     if isinstance(error, MemoryError):
         error = StorageError(

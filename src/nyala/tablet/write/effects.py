@@ -53,7 +53,7 @@ class Effect:
 
     @property
     def nbytes(self) -> int:
-        """The size of the columns in bytes."""
+        """The number of bytes of `columns`, or of `message` if it is already encoded."""
         return held_bytes(self.columns.values()) if self.message is None else self.message.size
 
     def new_values(self, key_ids: Collection[int]) -> dict[int, Column]:
@@ -77,8 +77,10 @@ class OperationCounts:
 
 @dataclass
 class ResolvedBatch:
-    """The resolved batch of one table: effects to log and apply; counts and errors per operation.
+    """What a batch does in one table: its changes (`effects`), and the results of each operation.
 
+    counts:   for each operation: how many rows it inserted, updated, deleted and ignored
+    errors:   for each operation: its failed rows
     rowsets:  (index of its tablet in `TableState.tablets`, rowset) of each touched rowset
     outcomes: by the index of the operation, the outcome of each of its rows (INSERTED to FAILED);
               only if `resolve_rows` resolved the batch

@@ -52,10 +52,10 @@ class PreparedOperation:
 
     columns:     the key and the given columns, by column id, in the user's row order
     row_count:   the number of rows that the user gave
-    keys:        the distinct keys of the rows without errors, by tablet and key
+    keys:        the distinct keys of the rows without errors, sorted by tablet and key
     tablets:     the index of each key's tablet in `TableState.tablets`
-    rows:        the numbers of the rows without errors, by tablet and key; a row's number is its
-                 position in the user's data
+    rows:        the numbers of the rows without errors, sorted by tablet and key; a row's number is
+                 its position in the user's data
     starts:      rows[starts[g]:starts[g + 1]] have keys[g], in the user's order
     missing:     required columns that were not given; a new row fails without them
     borrowed:    columns may be views of the user's memory; copy them to keep them after the call
@@ -137,7 +137,7 @@ def prepare(
     routed:   each row's tablet id as another process computed it, or -1; see `routed_ordinals`.
     borrow_above_bytes: larger data is not copied (`PreparedOperation.borrowed`); None: always copy.
     sequence: the column of `newest_by`; a delete gives its key and this column.
-    sets_immutable: see `PreparedOperation`.
+    sets_immutable: whether existing rows also change in immutable columns.
     Raises: ColumnNotFoundError, SchemaError, InvalidArgumentError for errors of the whole
             operation. Errors of single rows are in the result's `errors`.
     """

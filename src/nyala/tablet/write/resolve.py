@@ -83,7 +83,8 @@ def resolve(
 ) -> ResolvedBatch:
     """Resolve `operations`, all on `table`: decide what each row does. Requires the commit lock.
 
-    at: for a transaction's private table, the moment at which keys are looked up; None: now.
+    at: only in a transaction, whose copy of the table has its own writes: the moment at which keys
+        are looked up. None: now.
     """
     # This function adds errors to copies, because a batch that is too large for the log is resolved
     # twice.
@@ -117,7 +118,8 @@ def _is_uniform(operation: PreparedOperation) -> bool:
 def _resolve_one(resolved: ResolvedBatch, located: Located) -> bool:
     """Resolve an operation with a single row quickly, if the row inserts or updates without error.
 
-    Returns False, and changes nothing, in all other cases. The result is that of the general code.
+    Returns False, and changes nothing, in all other cases: then use the general code of `resolve`,
+    which is slower and gives the same results.
     """
     table, (operation,) = resolved.table, resolved.operations
     if operation.row_count != 1:
@@ -172,9 +174,12 @@ def _value_or_default(columns: Mapping[int, Column], column: ColumnSchema) -> Co
 def _decide(
     table: TableState, operation: PreparedOperation, state: _Keys, errors: RowErrors
 ) -> tuple[OperationCounts, np.ndarray]:
-    """Decide each row of the operation, update `state`, and add an error for each row that fails.
+    """Decide for each row of the operation whether it changes its key, is ignored or fails.
 
-    Returns: the counts; and for each key the number of the row that supplies its values, or -1.
+    state:  gets the states of the keys after the operation.
+    errors: gets an error for each row that fails.
+    Returns: (the counts of the operation; for each key, the number of the row that supplies its
+             values, or -1).
     """
     counts = OperationCounts(ignored=operation.ignored)
     alive = state.existed

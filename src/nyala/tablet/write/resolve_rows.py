@@ -95,7 +95,11 @@ class _Rows:
 
 
 class _Keys:
-    """The state of the batch's keys after the rows that are decided so far; one element per key."""
+    """The state of the batch's keys after the rows that are decided so far; one element per key.
+
+    existed: whether the key was live before the batch.
+    alive:   whether the key is live now.
+    """
 
     def __init__(self, existed: np.ndarray) -> None:
         self.existed = existed
@@ -109,7 +113,8 @@ def resolve_rows(
 ) -> None:
     """Resolve `operations` in their order, and add effects, counts and errors to `resolved`.
 
-    at: for a transaction's private table, the moment at which keys are looked up; None: now.
+    at: only in a transaction, whose copy of the table has its own writes: the moment at which keys
+        are looked up. None: now.
     """
     keys, tablets, rows = _combined(table, operations)
     located = locate(table, keys, tablets, at=at)
@@ -387,7 +392,6 @@ def _by_columns(
     """Group updated keys by the columns that change. Yield (keys, columns) of each group.
 
     at:    the indices of the updated keys.
-
     every: all columns that an update may change. If there would be more groups than columns, each
            group has one column instead, and a key may be in several groups.
     """

@@ -110,7 +110,10 @@ class SnapshotStore(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class PrivateRoot(Root):
-    """The tables of an open transaction: the snapshot's, and the private ones that replace them.
+    """The tables that an open transaction sees.
+
+    These are the tables of its snapshot. If the transaction has written to a table, its own copy of
+    the table, with these writes, is here instead.
 
     base: the snapshot's root. This reference keeps the snapshot's files from being deleted.
     """
@@ -181,10 +184,9 @@ class OpenTransaction:
     ) -> list[WriteResult]:
         """Commit operations on one table that were computed from the snapshot, and end.
 
-        The operations are not applied to the private tables. So a call costs less than
-        `write_together` and `commit`, and `bytes_max` does not limit the operations. Large
-        operations are committed in parts (`part_commit`). The transaction must not have written
-        before.
+        The transaction must not have written before. Its reads cannot see these operations, so the
+        call costs less than `write_together` and `commit`, and `bytes_max` does not limit them. Large
+        operations are written to files part by part (`part_commit`).
 
         requests: the keys of updates and deletes must be distinct.
         between: called after each part and before the commit. If it raises, nothing changes.
@@ -336,7 +338,7 @@ class OpenTransaction:
             return results_of(requests, [(resolved, list(range(len(requests))))], self.since)
 
     def _private_table(self, name: str) -> TableState:
-        """Return the table with private memory, which the first write to the table creates."""
+        """Return the transaction's own copy of a table. The first write to the table creates it."""
         table = self._root.table(name)
         if table.id in self._private:
             return table
@@ -356,7 +358,7 @@ class OpenTransaction:
         self._root = PrivateRoot(root.version, root.tables, root.dropped, self._base)
 
     def _apply(self, resolved: ResolvedBatch) -> None:
-        """Apply a batch's effects to the private tables, at the next private timestamp."""
+        """Apply the changes of one statement to the transaction's own copy of the table."""
         self._make_private(resolved)
         additions = [addition for effect in resolved.effects for addition in plan_apply(resolved, effect)]
         self._now += 2  # as the store's clock does (C4 of `mvcc.hybrid_clock`)
@@ -364,7 +366,10 @@ class OpenTransaction:
             addition.apply(self._now)
 
     def _make_private(self, resolved: ResolvedBatch) -> None:
-        """Replace each DiskRowSet that the effects change by a copy with a private DeltaMemStore."""
+        """Copy the DiskRowSets that a statement changes, so that only the transaction sees the changes.
+
+        A copy has the same files, and a DeltaMemStore of its own.
+        """
         used = {int(code) for effect in resolved.effects for code in np.unique(effect.codes) if code >= 0}
         changed: dict[int, TabletState] = {}
         for code in used:

@@ -94,7 +94,7 @@ class Request:
     numbers:   the row numbers to use in errors, int64; None: positions in `data`.
     routed:    each row's tablet id as another process computed it, or -1; None: not computed.
     condition: write only rows that pass this comparison with the stored rows; None: all.
-    errors:    rows of `data` that another process could not convert.
+    errors:    the errors of rows of `data` that another process could not convert.
     sets_immutable: whether immutable columns of existing rows change too.
     prepared:  the result of `prepare_request`, if it was already called for this table.
     """
@@ -362,11 +362,12 @@ def resolve_requests(
     collect: bool,
     since: int | None = None,
 ) -> list[tuple[ResolvedBatch, list[int]]]:
-    """Resolve prepared requests, grouped by table.
+    """Decide what each row of the prepared requests does: resolve the requests, table by table.
 
-    since: also check that no key changed after this moment (`commit_checked`).
+    collect: leave failing rows out.
+    since: also check that no key changed after this moment (`commit_checked`). None: do not check.
     Returns: for each table, its resolved batch and the indexes of its requests.
-    Raises:  WriteError if a row failed, unless `collect`; ConflictError.
+    Raises: WriteError if a row failed, unless `collect`; ConflictError.
     """
     by_table: dict[int, list[int]] = {}
     for index, (table, _) in enumerate(prepared):
