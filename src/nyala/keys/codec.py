@@ -65,7 +65,7 @@ class KeyCodec(LazyValues):
         assert all(type.key_allowed for type in types), "a key must not have bool, float or double"
         self.types: Final = tuple(types)
         widths = [type.storage_width_bytes for type in types]
-        # The bytes of every key; None if a column has variable length.
+        # The number of bytes of every key; None if a column has variable length.
         self.width: Final = None if None in widths else sum(w for w in widths if w is not None)
 
     @lazy_value
@@ -73,7 +73,8 @@ class KeyCodec(LazyValues):
         """The columns after the last text or binary column, except 16-byte decimals.
 
         Such a column has the same distance from the end in every key. Each item is (index of the
-        column, bytes of the key after it, bytes of the column); the last column is first.
+        column, number of bytes of the key after it, number of bytes of the column). The last column
+        is first.
         """
         tail, suffix_bytes = [], 0
         for index, type in reversed(list(enumerate(self.types))):

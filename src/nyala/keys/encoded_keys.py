@@ -43,8 +43,8 @@ Indexes = npt.NDArray[np.int64]
 
 _INT_WIDTH_MAX: Final = 8
 TAIL_WIDTH: Final = 8
-"""The bytes at the end of a "fixed" key that serve as one integer, its tail. The other bytes are
-its head.
+"""The number of bytes at the end of a "fixed" key that serve as one integer, its tail. The bytes
+before the tail are the key's head.
 """
 _TERMINATOR: Final = 0x01
 
@@ -53,7 +53,7 @@ class EncodedKeys(abc.ABC):
     """A vector of encoded keys of one table. `nyala.keys.codec.KeyCodec` creates it.
 
     layout: "int", "fixed" or "binary": see the table in the module's docstring.
-    width: the bytes of every key; None for layout "binary".
+    width: the number of bytes of every key; None for layout "binary".
     Positions are int64 NumPy arrays. *Probes* are keys to search for. They must have the same
     layout and width.
     """

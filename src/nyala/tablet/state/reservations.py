@@ -42,7 +42,10 @@ class Reservation:
 
 
 class Reservations:
-    """All reservations and holds of an open store."""
+    """The rowsets that compactions have reserved, and those that jobs keep from compactions.
+
+    Each open store has one such object.
+    """
 
     def __init__(self) -> None:
         self._by_rowset: dict[int, Reservation] = {}
