@@ -261,8 +261,8 @@ class DiskRowSet(RowSetVersion, LazyValues):
 
         type: an Arrow type that costs less to read. The result has it only if the blocks and the
             changes can produce it without conversion; otherwise it has the column's own type.
-        within: for a scan: the split (lower, upper) that contains the rows. The rows must ascend, and
-            only the changes of this split are read. None: a look-up.
+        within: for a scan: the split (lower, upper) that contains the rows. The rows must ascend.
+            Only the changes of this split are read. None: a look-up.
         Cost: reads only blocks of the base that contain one of the rows.
         """
         ordinals = rowids if isinstance(rowids, Ordinals) else Ordinals(rowids)

@@ -209,7 +209,7 @@ class _State(NamedTuple):
 
 
 class MemRowSet:
-    """The rows of a tablet in memory. A tablet has one for inserts, and others that are being flushed."""
+    """Rows of a tablet in memory. A tablet has one for inserts, and others that are being flushed."""
 
     def __init__(self, codec: KeyCodec, schema: Schema) -> None:
         self.codec = codec

@@ -271,7 +271,7 @@ class KeyIndex(LazyValues):
     def ordinals_of_segment(self, bound: bytes) -> list[tuple[ColumnReader, int, int]]:
         """Return what `range` reads next to find one bound, so that the caller can prefetch it.
 
-        This method reads the data that `ordinals_of_bound` lists, so that must be fetched first. Each
+        This method reads the data that `ordinals_of_bound` lists: prefetch that first. Each
         item is (column, lower, upper): the rows [lower, upper) of a key column.
         """
         return [] if self._cached_keys() is not None else self._stored.ordinals_of_segment(bound)
