@@ -57,7 +57,7 @@ def test_the_worked_example_of_a_change() -> None:
     assert (version, [rowset.id for rowset in change.put_rowsets], change.garbage) == (
         9,
         [8],
-        ["data/2/4-a1.base"],
+        ["data/2/4-c2b1957f0e6d48a3.base"],
     )
     assert json.loads(codec.encode_change(change, version)) == json.loads(text)
 
