@@ -31,8 +31,8 @@ def fixed_view(
 ) -> npt.NDArray[Any]:
     """Return a view of a fixed-width `array`, with one value of `dtype` per row.
 
-    stride_bytes: the number of bytes per row in the buffer (16 for a decimal128). Default: the size of
-                  `dtype`.
+    stride_bytes: the number of bytes per row in the buffer (16 for a decimal128). Default: the size
+                  of `dtype`.
     at: the position, in bytes, at which the value begins in its row.
     """
     item = np.dtype(dtype)

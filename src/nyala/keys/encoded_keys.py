@@ -113,14 +113,17 @@ class EncodedKeys(abc.ABC):
 
     @abc.abstractmethod
     def search(self, probes: EncodedKeys, side: Side = "left") -> Indexes:
-        """Return, for each probe, the position at which to insert it. The keys of `self` must ascend.
+        """Return, for each probe, the position at which to insert it into these ascending keys.
 
         side: "left" for the first position with a key >= the probe, "right" for the first position
               with a key > the probe.
         """
 
     def find(self, probes: EncodedKeys) -> Indexes:
-        """Return the position of each probe, -1 if absent. The keys of `self` must ascend strictly."""
+        """Return the position of each probe, -1 if absent.
+
+        The keys of `self` must ascend strictly.
+        """
         if len(self) == 0:
             return np.full(len(probes), -1, dtype=np.int64)
         positions = self.search(probes)
@@ -136,7 +139,7 @@ class EncodedKeys(abc.ABC):
     def prepare_slices(self) -> None:  # noqa: B027
         """Find out whether all keys differ only in their last 8 bytes. The keys must ascend.
 
-        If so, searches with slices of these keys are faster. Only slices that are made later know it.
+        If so, searches with slices that are made later are faster.
         """
 
     @abc.abstractmethod
@@ -264,7 +267,7 @@ class NumpyKeys(EncodedKeys):
         return head
 
     def first_beyond(self, prefix: bytes) -> int:
-        """Return the position of the first key that is greater than all keys beginning with `prefix`.
+        """Return the position of the first key greater than all keys that begin with `prefix`.
 
         The keys of `self` must ascend. If no key is greater, the result is the number of keys.
         """

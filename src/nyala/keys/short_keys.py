@@ -47,8 +47,8 @@ class ShortKeys:
     def of(keys: EncodedKeys) -> ShortKeys | None:
         """Convert strictly ascending keys that differ only in their last 8 bytes.
 
-        Returns: None if the keys differ in other bytes, have at most 8 bytes, or have variable length;
-                 also None if there is no key.
+        Returns: None if the keys differ in other bytes, have at most 8 bytes, or have variable
+                 length; also None if there is no key.
         """
         if keys.layout != "fixed" or not len(keys):
             return None

@@ -206,9 +206,9 @@ def plan_full(rowsets: Sequence[RowSetLayout], *, target_bytes: int = TARGET_BYT
     that another compaction has reserved are left out.
 
     Rowsets that overlap, directly or through others, are merged. Then neighbours are joined up to
-    the target size. A rowset that is not merged is rewritten if a tenth of it is garbage. It is also
-    rewritten if the table's columns, types or encodings changed after it was written. Otherwise, if
-    it has REDO, it gets a major delta compaction of all columns.
+    the target size. A rowset that is not merged is rewritten if a tenth of it is garbage. It is
+    also rewritten if the table's columns, types or encodings changed after it was written.
+    Otherwise, if it has REDO, it gets a major delta compaction of all columns.
 
     Each rowset is in at most one of these plans. One more plan drops all expired files and rowsets.
     """

@@ -16,8 +16,8 @@ of a merge:
 
 The best set is found by dynamic programming over a NumPy table. The table has a row for each rowset
 and a column for each weight. A row holds the best merges of rowsets that begin no earlier than its
-rowset (a knapsack problem). Rowsets are added by ascending key_max. Each rowset updates its own row,
-and the rows of all rowsets that begin earlier. The result is optimal, and takes 0.06 s for 500
+rowset (a knapsack problem). Rowsets are added by ascending key_max. Each rowset updates its own
+row, and the rows of all rowsets that begin earlier. The result is optimal, and takes 0.06 s for 500
 rowsets. (Kudu computes bounds first, and solves a knapsack only where they promise 5 % more.)
 
 Invariants: Q1 (growth), Q2 (progress) and Q3 (reserved rowsets) of `compaction.policy`.
@@ -145,8 +145,8 @@ class KeySpace:
     def _spread(self, keys: list[bytes], rowset: RowSetLayout, lower: int, upper: int) -> Floats:
         """Estimate how a rowset's bytes are distributed over its key range.
 
-        Returns: for each cell of the range, the share of the rowset's bytes in it. The first and last
-                 keys of all rowsets, and the gaps between them, are the cells.
+        Returns: for each cell of the range, the share of the rowset's bytes in it. The cells are the
+                 first and last keys of all rowsets, and the gaps between them.
 
         keys:         the first and last keys of all rowsets, ascending.
         lower, upper: the numbers of the rowset's first and last cell.
@@ -225,7 +225,7 @@ class _Merge:
         return best
 
     def _with_enough_others(self, chosen: Ints) -> Ints:
-        """Return the largest subset of `chosen` in which each rowset is merged with enough other data.
+        """Return the largest subset of `chosen` in which each rowset has enough other data.
 
         Enough is 1/growth of the rowset's bytes (see "Growth" in `compaction.policy`).
 
@@ -256,8 +256,8 @@ class _Merge:
     def _optimum(self, candidates: Ints) -> Ints:
         """Return the candidates whose merge saves the most bytes of reading.
 
-        The inputs of the merge are within the budget. The saved bytes are computed by the formula in
-        the module's docstring, minus the cost of opening the rowset that the merge writes.
+        The inputs of the merge are within the budget. The saved bytes are computed by the formula
+        in the module's docstring, minus the cost of opening the rowset that the merge writes.
 
         candidates: indices of rowsets.
         Returns: indices of rowsets; empty if no merge saves reading.

@@ -100,7 +100,10 @@ def _at_most(rowset: DiskRowSet, column: ColumnSchema) -> int:
 
 
 def _text_of(rowset: DiskRowSet, column: ColumnSchema, lower: int, upper: int) -> int:
-    """Return about how many bytes of text a column has in rows [lower, upper), in base and changes."""
+    """Return about how many bytes of text a column has in rows [lower, upper).
+
+    Base and changes count.
+    """
     changes = sum(file.text_bytes(column.id, lower, upper) for file in (*rowset.undo, *rowset.redo))
     return changes + _base_of(rowset, column, lower, upper)
 
@@ -118,7 +121,9 @@ def _default_bytes(column: ColumnSchema) -> int:
 def _cut(
     rowsets: Sequence[DiskRowSet], columns: Sequence[ColumnSchema], whole: KeyRange
 ) -> Iterator[KeyRange]:
-    """Halve a key range until no column of a part has more text than `_slice_limit`. Yield the parts.
+    """Halve a key range until each part has at most `_slice_limit` of text per column.
+
+    Yields the parts.
 
     A part with a single key may have more text, because it cannot be halved.
 

@@ -68,12 +68,12 @@ class JobReservations:
         return found
 
     def release(self, store: Store, lease: str) -> None:
-        """Let compactions have the rowsets of the job with this lease again. May be called twice."""
+        """Give the rowsets of the job with this lease back to compactions. May be called twice."""
         for hold in self._by_lease.pop(lease, ()):
             store.reservations.end_hold(hold.rowset_ids)
 
     def release_expired(self, store: Store) -> None:
-        """Let compactions have the rowsets of jobs whose lease or process has ended."""
+        """Give the rowsets of jobs whose lease or process has ended back to compactions."""
         for lease in list(self._by_lease):
             with contextlib.suppress(StorageError):  # try again the next time
                 if not is_living(store.env, store.root_path, lease):

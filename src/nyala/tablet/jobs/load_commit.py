@@ -361,7 +361,7 @@ def _take_effective(
     inserted the key since. These rows are added to `share.outdated`, to be resolved again.
 
     made:    a staged rowset with the rows that changed nothing.
-    changed: keys that others changed after the task read the table; None: every key may have changed.
+    changed: keys that others changed after the task read the table; None: perhaps all keys.
     """
     rowset = open_staged(store, table, made)
     try:

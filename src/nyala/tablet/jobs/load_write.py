@@ -121,7 +121,7 @@ def write_tablet(
 def chunks(
     batches: Iterator[pa.RecordBatch], keys: Sequence[ColumnSchema], target_bytes: int
 ) -> Iterator[pa.Table]:
-    """Cut rows into parts of about `target_bytes` in memory. Rows with equal keys stay in one part."""
+    """Cut rows into parts of about `target_bytes` in memory. A part has all rows of its keys."""
     held: list[pa.RecordBatch] = []
     size = 0
     for batch in batches:

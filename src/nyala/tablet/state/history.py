@@ -16,8 +16,8 @@ Invariants
     H2  A reader can read at any T that was readable when it took its root. Discarding history
         creates new files and a new root, and the files of old roots stay while they are in use.
     H3  Nothing is discarded at a timestamp that reader processes cannot yet see as published.
-    H4  A table that was created after the mark can be read at any T since its creation. A read at an
-        earlier moment is an error, never an empty result. But a change feed may begin earlier,
+    H4  A table that was created after the mark can be read at any T since its creation. A read at
+        an earlier moment is an error, never an empty result. But a change feed may begin earlier,
         because nothing had changed then.
     H5  A dropped table or range partition can be read at the moments at which it existed, and can
         be brought back, as long as the last of these moments is readable. After that it is purged.

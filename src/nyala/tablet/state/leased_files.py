@@ -22,8 +22,8 @@ def kept_by_lease(what: str, again: str) -> Iterator[None]:
 
     what:  the reader in the message, for example "this scan".
     again: the advice in the message, for example "load again".
-    Raises: HistoryExpiredError if a file does not exist any more; StorageError if this host finds no
-            store in any folder above the file, for example because a disk is not mounted.
+    Raises: HistoryExpiredError if a file does not exist any more; StorageError if this host finds
+            no store in any folder above the file, for example because a disk is not mounted.
     """
     try:
         yield

@@ -92,8 +92,8 @@ def locate(
     newer_than: only for the replay of the log: the timestamp of each key's logged change. Finds
         only rows that were inserted before the change, in rowsets whose files do not have the
         change yet.
-    at: only for a transaction's copy of a table, which has the transaction's own writes. All rows in
-        each tablet's `memory` must have been inserted at `at` or before. None: now.
+    at: only for a transaction's copy of a table, which has the transaction's own writes. All rows
+        in each tablet's `memory` must have been inserted at `at` or before. None: now.
     Cost: per touched tablet one look-up in memory, and one in each DiskRowSet whose key range has
         one of the keys.
     """

@@ -1,9 +1,9 @@
 """The two locks of an open store.
 
 commit_lock   held for a short time, while a write changes the state or a new root is installed
-flush_lock    held during a whole flush; a compaction holds it only while it reserves its rowsets and,
-              for a merge, flushes their changes. Other work that must exclude a flush holds it too,
-              such as a direct commit
+flush_lock    held during a whole flush; a compaction holds it only while it reserves its rowsets
+              and, for a merge, flushes their changes. Other work that must exclude a flush holds it
+              too, such as a direct commit
 
 A thread that needs both takes `flush_lock` first. A thread that has `commit_lock` must not wait for
 `flush_lock`.

@@ -59,8 +59,8 @@ class Reservations:
         """Reserve these rowsets for a compaction. Return the reservation.
 
         Returns None if another compaction has reserved one of them, or if a job needs one of them.
-        holds_deltas: True if the compaction changes rowids: flushes then leave the DeltaMemStores of
-                      these rowsets in memory until the reservation ends.
+        holds_deltas: True if the compaction changes rowids: flushes then leave the DeltaMemStores
+                      of these rowsets in memory until the reservation ends.
         """
         with self._lock:
             if any(self.taken(number) for number in rowset_ids):
@@ -139,7 +139,10 @@ class Reservations:
             return any(taken.holds_deltas for taken in self._by_rowset.values())
 
     def wait_free(self, rowset_ids: Collection[int], timeout_s: float) -> bool:
-        """Wait until no compaction has reserved any of these rowsets. Return False after the timeout."""
+        """Wait until no compaction has reserved any of these rowsets.
+
+        Returns False if this takes longer than `timeout_s` seconds.
+        """
         with self._lock:
             return self._changed.wait_for(
                 lambda: not any(number in self._by_rowset for number in rowset_ids), timeout_s

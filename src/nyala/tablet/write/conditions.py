@@ -59,7 +59,7 @@ class NewestBy:
 
 @dataclass(frozen=True)
 class When:
-    """The argument `when` of an upsert: it updates an existing row only if this comparison is TRUE."""
+    """The argument `when` of an upsert: existing rows are updated only if the comparison is TRUE."""
 
     tree: Node
 
@@ -318,8 +318,8 @@ def _satisfied(table: TableState, operation: PreparedOperation, condition: When,
 class _Current:
     """The values with which `when` compares the next row of each key.
 
-    These are the values of the stored row. If the batch has several rows with one key, each row that
-    passes the comparison replaces the values for the next row.
+    These are the values of the stored row. If the batch has several rows with one key, each row
+    that passes the comparison replaces the values for the next row.
     """
 
     def __init__(

@@ -235,8 +235,8 @@ def absent_before(timestamp: int, count: int) -> DeltaRun:
 def dead_at(timestamp: int, count: int) -> DeltaRun:
     """Return the UNDO deltas of `count` new rows that are alive only at `timestamp` - 1.
 
-    No reader reads at this moment, so no reader sees the rows. They only store the `newest_by` values
-    of deletes whose keys do not exist.
+    No reader reads at this moment, so no reader sees the rows. They only store the `newest_by`
+    values of deletes whose keys do not exist.
     """
     return DeltaRun(
         kind="undo",

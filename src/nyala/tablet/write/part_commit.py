@@ -62,7 +62,7 @@ def commit_in_parts(
     since: int,
     between: Callable[[], None],
 ) -> list[WriteResult] | None:
-    """Commit a large batch on one table. Its rows are written to files part by part, to save memory.
+    """Commit a large batch on one table. Write its rows to files part by part, to save memory.
 
     All parts become visible together, at one timestamp.
 
@@ -146,8 +146,8 @@ def _flushed(store: Store, table: TableState, changes_rows: bool) -> TableState:
     A running merge of rowsets keeps their new changes in memory until its end, so the flush cannot
     write them.
 
-    changes_rows: whether the batch may update or delete rows. True: stop running merges, so that all
-                  changes are flushed. False: the batch only inserts, and merges continue.
+    changes_rows: whether the batch may update or delete rows. True: stop running merges, so that
+                  all changes are flushed. False: the batch only inserts, and merges continue.
     """
     if changes_rows:
         changed = [rowset.id for tablet in table.tablets for rowset in tablet.rowsets]

@@ -19,7 +19,7 @@ from nyala.env.clock import Clock
 
 
 class Pin:
-    """Keeps the history after one moment for an open transaction, until the pin ends. Thread-safe."""
+    """Keeps the history after one moment for an open transaction. Thread-safe."""
 
     def __init__(self, pins: HistoryPins, timestamp: int, timeout_s: float) -> None:
         self.timestamp = timestamp

@@ -64,7 +64,7 @@ class PreparedOperation:
     ignored_rows: the numbers of ignored rows
     given:       for a column that only some rows give, by column id: a mask of these rows
     sequence:    with `newest_by`, the id of that column; a delete stores its value in the dead row
-    sets_immutable: whether existing rows also change in immutable columns, as in a restore or a copy
+    sets_immutable: whether existing rows also change in immutable columns, as in a restore
     codes:       if rows have different operations (`prepare_rows`), each row's operation as an
                  index in OPERATION_NAMES
     """

@@ -274,7 +274,7 @@ def _add_errors(
     failed: np.ndarray,
     needs: Sequence[tuple[str, np.ndarray]],
 ) -> None:
-    """Add an error (missing key, missing column or duplicate key) for each failed row of an operation.
+    """Add an error for each failed row of an operation: missing key or column, or duplicate key.
 
     index:  the index of the operation in the batch.
     failed: the positions in `rows` of its failed rows.

@@ -185,8 +185,8 @@ class OpenTransaction:
         """Commit operations on one table that were computed from the snapshot, and end.
 
         The transaction must not have written before. Its reads cannot see these operations, so the
-        call costs less than `write_together` and `commit`, and `bytes_max` does not limit them. Large
-        operations are written to files part by part (`part_commit`).
+        call costs less than `write_together` and `commit`, and `bytes_max` does not limit them.
+        Large operations are written to files part by part (`part_commit`).
 
         requests: the keys of updates and deletes must be distinct.
         between: called after each part and before the commit. If it raises, nothing changes.
@@ -366,9 +366,9 @@ class OpenTransaction:
             addition.apply(self._now)
 
     def _make_private(self, resolved: ResolvedBatch) -> None:
-        """Copy the DiskRowSets that a statement changes, so that only the transaction sees the changes.
+        """Copy the DiskRowSets that a statement changes. A copy has a DeltaMemStore of its own.
 
-        A copy has the same files, and a DeltaMemStore of its own.
+        So only the transaction sees the changes.
         """
         used = {int(code) for effect in resolved.effects for code in np.unique(effect.codes) if code >= 0}
         changed: dict[int, TabletState] = {}

@@ -103,7 +103,7 @@ Raises: errors of the predicate or an assignment; StorageError.
 
 
 def to_update(assignments: Any, where: Any) -> ToUpdate:
-    """Return a function that finds the rows of `update(set=…, where=…)`, and computes their new values.
+    """Return a function that finds the rows of `update(set=…, where=…)` and their new values.
 
     assignments: the argument `set`.
     Raises: InvalidArgumentError if the assignments are not a dict, or are empty.

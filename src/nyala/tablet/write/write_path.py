@@ -251,7 +251,7 @@ def once(
     *,
     large: bool = False,
 ) -> _Result | WriteResult:
-    """Commit a batch by calling `under_lock`, unless a batch with this idempotency key was committed.
+    """Commit a batch by calling `under_lock`, if no batch with this idempotency key was committed.
 
     The call has the commit lock. Afterwards the function waits until the commit is durable and
     published, as `locked` does.
@@ -451,8 +451,8 @@ def commit(
 ) -> Ticket:
     """Commit a resolved batch at one timestamp. Requires the commit lock.
 
-    The batch is logged and applied to memory. If it is too large for the log, it is written as files
-    instead, which also requires the flush lock.
+    The batch is logged and applied to memory. If it is too large for the log, it is written as
+    files instead, which also requires the flush lock.
 
     resolved_batches: the batch, divided by table.
     message: stored with the batch, unless the batch changes nothing.
