@@ -91,8 +91,10 @@ class OpenedPlace:
 def open_place(
     folder: str | os.PathLike[str], storage_options: StorageOptions | None
 ) -> Iterator[OpenedPlace]:
-    """Open the path or the URL of a folder of backups.
+    """Yield the folder or bucket that contains backups, and release its connections after the block.
 
+    folder: the path of a folder, or the URL of a bucket with a prefix.
+    storage_options: credentials and settings of the bucket; must be None for a folder.
     Raises: InvalidArgumentError, ImportError, StorageError.
     """
     path: object = os.fspath(folder) if isinstance(folder, os.PathLike) else folder

@@ -65,7 +65,11 @@ def check_exists(place: Place) -> None:
 
 
 def find_backups(place: Place) -> tuple[list[Backup], list[DamagedBackup]]:
-    """Return all complete backups in a folder, oldest first, and the damaged ones (B6)."""
+    """Return two lists: the readable backups in a folder, oldest first, and the damaged ones.
+
+    A damaged backup has metadata that cannot be read. Unfinished backups have no metadata, and are
+    in no list.
+    """
     whole: list[Backup] = []
     damaged: list[DamagedBackup] = []
     for folder in _table_folders(place):
@@ -83,7 +87,10 @@ def tables_in(place: Place) -> list[str]:
 
 
 def backups_of(place: Place, table: str) -> list[Backup]:
-    """Return the backups of one table, oldest first. Raises: CorruptionError if one is damaged (B6)."""
+    """Return the finished backups of one table, oldest first.
+
+    Raises: CorruptionError if the metadata of one of them is damaged; StorageError.
+    """
     paths = _metadata_in(place, folder_of(place, table))
     return sorted((Backup.read(place, path) for path in paths), key=_sort_key)
 
@@ -200,7 +207,7 @@ def _links(backups: Sequence[Backup], target: Backup) -> tuple[list[Backup], int
 
 
 def remove_abandoned(place: Place, table: str) -> None:
-    """Remove the work folders of processes that have ended, in a table's folder (B5)."""
+    """Remove unfinished backups of a table whose processes have ended."""
     files, folder = place.env.files, path_in(place, folder_of(place, table))
     for name in names_in(files, folder):
         for path, owner in _work_folders(place, f"{folder}/{name}"):
@@ -209,9 +216,10 @@ def remove_abandoned(place: Place, table: str) -> None:
 
 
 def _work_folders(place: Place, path: str) -> Iterator[tuple[str, str]]:
-    """Yield (path, mark of the process) of each work folder.
+    """Yield (path, process mark) of each work folder, which holds an unfinished backup.
 
-    In a folder the work folder is `path` itself; in a bucket, work folders are inside of `path`.
+    The process mark identifies the process that writes the backup. If the backups are in a bucket,
+    work folders are inside of `path`. Otherwise `path` itself may be a work folder.
     """
     if not place.in_bucket:
         found = WORK.fullmatch(os.path.basename(path))

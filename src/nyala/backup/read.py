@@ -28,9 +28,10 @@ _ADVICE: Final = "restore another moment, or make a full backup"
 
 @dataclass(frozen=True)
 class RestoreStep:
-    """One of the backups that a restore reads, with the files to read.
+    """A backup that a restore reads, with the files to read from it.
 
-    These are the files of tablets that also exist in the backup to restore (B3).
+    A restore reads several backups: a full one, then the incremental ones up to the target. `files`
+    leaves out the files of tablets that the target no longer has.
     """
 
     backup: Backup
@@ -122,7 +123,7 @@ def restored_schema(target: Backup, step: RestoreStep) -> pa.Schema:
 
 
 def read_part(target: Backup, step: RestoreStep, file: PartFile) -> Iterator[pa.RecordBatch]:
-    """Read the rows of one file of a step, with the columns of `target`, the backup to restore (B2).
+    """Read the rows of one file of a step, with the columns of `target`, the backup to restore.
 
     Raises: CorruptionError if the file is damaged or missing, before the first row; StorageError.
     """

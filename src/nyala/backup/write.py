@@ -2,10 +2,11 @@
 
     begin_backup     creates the work folder, which holds the backup until it is complete
     write_part       writes the rows of one tablet to Parquet files of about 32 MB
-    finish_backup    writes the metadata, and gives the folder its final name (B1)
+    finish_backup    writes the metadata (backup.json), and gives the folder its final name
 
 `back_up` plans all tables at one moment, and writes the files of their tablets in two threads. Then it
-finishes the backup of each table, and writes the record of the whole store (B7).
+finishes the backup of each table. At last it writes the record of the whole store, a file that names
+these backups.
 
 Memory: for each of the two threads, the rows that a scan decodes ahead, and one file.
 """
@@ -50,7 +51,7 @@ _THREADS: Final = 2
 
 
 def begin_backup(backup: Backup) -> None:
-    """Create the backup's work folder. Remove work folders of killed processes (B5)."""
+    """Create the folder for an unfinished backup. Remove the folders that killed processes left."""
     remove_abandoned(backup.place, backup.table)
     backup.files_at.make_dirs(backup.work_path)
 
@@ -109,7 +110,12 @@ def _write_file(backup: Backup, tablet_id: int, name: str, body: pa.Buffer, rows
 
 
 def finish_backup(backup: Backup, files: Sequence[PartFile]) -> Backup:
-    """Write the metadata and give the folder its final name (B1).
+    """Write the backup's metadata (backup.json), so that restores find the backup.
+
+    If the backup is in a folder, this also renames the work folder to its final name.
+
+    files: the files of the backup, which `write_part` wrote.
+    Returns: the backup with `files`.
 
     Raises: StorageError if another program has finished a backup of the same moment in the meantime.
     """
@@ -159,7 +165,7 @@ def back_up(
 ) -> FinishedBackups:
     """Back up tables at the moment `until`, the newest moment of `root`.
 
-    tables: None: all tables, with a record of the whole store (B7).
+    tables: None: all tables, with a record of the whole store.
     full: make full backups, never incremental ones.
     progress: called in this thread with the number of finished tablets and of all tablets.
     Raises: as `plan_backup`; StorageError, CorruptionError. After an error every backup of this moment

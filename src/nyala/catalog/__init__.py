@@ -1,8 +1,7 @@
-"""Keeps the catalogue, which lists the tables, tablets, rowsets and files of a store, and locks and
-leases.
+"""Keeps the catalogue of a store, its lock, and its leases.
 
-Each change of the catalogue is one record of the store's log. The lock allows one writer. Leases keep
-old files for readers.
+The catalogue lists the tables, tablets, rowsets and files. Each change of the catalogue is one record
+of the store's log. The lock allows one writer. Leases keep old files for readers.
 
 format         names of files, and the format's version
 model          the catalogue as an immutable value, and a change of the catalogue

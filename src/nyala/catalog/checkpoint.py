@@ -86,7 +86,10 @@ class StoreIdentity:
             if found != expected:
                 raise ValueError(f"expected the checksum {expected}, found {found!r:.40}")
             if type(version) is not int or type(created_us) is not int or not _STORE_ID.fullmatch(store_id):
-                raise ValueError("a field has an invalid value")
+                raise ValueError(
+                    "expected integers as format_version and created_us, and 32 hexadecimal digits as store_id; found "
+                    f"{version!r:.40}, {created_us!r:.40} and {store_id!r:.40}"
+                )
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise CorruptionError(
                 f"this file identifies the store, and it is damaged ({error!s:.200}): restore it from a backup",
@@ -124,7 +127,10 @@ def identity_path(directory: str) -> str:
 
 
 def write_identity(env: Env, directory: str) -> StoreIdentity:
-    """Make the folder a store. Raises: StorageError, also if the folder is a store already."""
+    """Write `nyala.json` with a new store id, which makes the folder a store; return its content.
+
+    Raises: StorageError if the folder is a store already, or if the file cannot be written.
+    """
     path = identity_path(directory)
     if env.files.exists(path):
         raise StorageError(f"cannot create {path}: the folder is a store already: open it", path=path)
@@ -134,7 +140,11 @@ def write_identity(env: Env, directory: str) -> StoreIdentity:
 
 
 def read_identity(files: Files, directory: str) -> StoreIdentity:
-    """Read `nyala.json`. Raises: MissingFileError if it is missing; as `StoreIdentity.decode`."""
+    """Return the content of `nyala.json`: the store's id and the time of its creation.
+
+    Raises: MissingFileError if the file is missing; CorruptionError if it is damaged; StorageError if
+        another version of the format wrote it.
+    """
     path = identity_path(directory)
     if files.size(path) > _IDENTITY_BYTES_MAX:
         raise CorruptionError(
@@ -154,7 +164,7 @@ def checkpoint_versions(files: Files, directory: str) -> list[int]:
 
 
 def write_checkpoint(files: Files, directory: str, state: CatalogState) -> str:
-    """Write a durable checkpoint (K2); return its path. Raises: StorageError."""
+    """Write and sync the whole catalogue as a new checkpoint; return its path. Raises: StorageError."""
     path = checkpoint_path(directory, state.version)
     files.write_atomic(path, encode_checkpoint(state))
     return path
@@ -220,7 +230,11 @@ def decode_checkpoint(data: bytes, path: str, store_id: str) -> CatalogState:
     except (ValueError, OSError) as error:
         raise CorruptionError(str(error), path) from error
     if state.version != header["version"] or state.store_id != store_id:
-        raise CorruptionError("the checkpoint's content contradicts its header", path)
+        raise CorruptionError(
+            f"the checkpoint contains version {state.version} of the catalogue of store {state.store_id}, but its header "
+            f"names version {header['version']} of store {store_id}",
+            path,
+        )
     return state
 
 

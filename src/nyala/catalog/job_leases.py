@@ -26,7 +26,10 @@ class JobLease(Protocol):
     @property
     def name(self) -> str: ...
     def announce(self, version: int) -> None:
-        """Set the oldest version of the catalogue that the job needs. It never decreases (P1)."""
+        """Set the oldest version of the catalogue that the job needs.
+
+        version: must not be less than the version of the call before.
+        """
         ...
 
     def renew_for(self, ttl_s: float) -> None:
@@ -47,11 +50,11 @@ class JobLease(Protocol):
 
 
 def create_job_lease(env: Env, place: str, ttl_s: float, owner: str | None = None) -> JobLease:
-    """Create a lease that keeps all files of the store (P1) and lives for `ttl_s` seconds.
+    """Create a lease that keeps all files of the store and lives for `ttl_s` seconds.
 
     place: the store's folder or URL.
-    owner: the mark of a process. When that process has ended, the lease ends too. In a bucket the
-        owner is ignored.
+    owner: the text that identifies a process (`env.process_mark`). When that process has ended, the
+        lease ends too. In a bucket the owner is ignored. None: the lease has no owner.
     Raises: StorageError.
     """
     bucket = bucket_of(env)

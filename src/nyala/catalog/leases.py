@@ -92,8 +92,9 @@ class Lease:
         return os.path.basename(self.path)
 
     def announce(self, version: int) -> None:
-        """Set the oldest version of the catalogue that this reader needs. It never decreases (P1).
+        """Set the oldest version of the catalogue that this reader needs.
 
+        version: must not be less than the version of the call before.
         Raises: HistoryExpiredError if a remote lease has expired.
         """
         assert version >= self.version, f"P1: a lease goes from version {self.version} back to {version}"
@@ -116,7 +117,7 @@ class Lease:
     def renew(self, expires_us: int) -> None:
         """Move the expiry of a remote lease to this time, unless it is later already.
 
-        Raises: HistoryExpiredError if it has already expired (L1).
+        Raises: HistoryExpiredError if it has already expired.
         """
         assert self.kind == "remote", "a reader's lease lives as long as its process"
         self._rewrite_remote(None, expires_us)
@@ -207,12 +208,14 @@ def create_lease(
     expires_us: int | None = None,
     owner: str | None = None,
 ) -> Lease:
-    """Create a lease that keeps all files of the store at `directory` (P1).
+    """Create a lease that keeps all files of the store at `directory`.
+
+    On a full disk the lease takes space from a file that the store keeps for this purpose.
 
     kind: a "reader" lease lives as long as this process, a "remote" lease until `expires_us`.
     expires_us: microseconds since the epoch; only for a remote lease.
-    owner: the mark of a process. When that process has ended, a remote lease ends too.
-    On a full disk the lease is written into the store's reserved space.
+    owner: the text that identifies a process (`env.process_mark`). When that process has ended, a
+        remote lease ends too. None: the lease has no owner.
     Raises: StorageError if the folder cannot be written.
     """
     assert (kind == "remote") == (expires_us is not None), "a remote lease has an expiry, a reader's has none"
@@ -327,7 +330,7 @@ def oldest_needed(env: Env, directory: str, now_us: int) -> int | None:
 
 
 def collectable(garbage: Mapping[str, int], oldest: int | None) -> list[str]:
-    """Return the paths of garbage that no reader needs (P2).
+    """Return the paths of garbage that no reader needs.
 
     garbage: for each path, the version of the catalogue in which the file became garbage.
     oldest: the result of `oldest_needed` after the newest of these versions was committed.

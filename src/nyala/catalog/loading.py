@@ -149,7 +149,7 @@ def read_catalogue(
 
     directory: the store's folder.
     wal: the folder of its log.
-    upto: the position. None: read up to the last intact record (R6). The caller then checks that
+    upto: the position. None: read up to the last intact record. The caller then checks that
         the returned position is not before the published one.
     Raises: CorruptionError; StorageError, also if there is no store.
     Cost: reads the checkpoint (0.8 s for 10,000 rowsets of 20 columns) and the log's bytes once.

@@ -2,7 +2,7 @@
 
     CatalogState, version 17                    CatalogChange
       tables    1 orders                          put_rowsets   9
-      tablets   1, 2 of table 1                   put_tablets   2 (with a new inserts_durable)
+      tablets   1, 2 of table 1                   put_tablets   2 (more of its inserts are in files)
       rowsets   7, 8 of tablet 2                  drop_deltas   4
       parts     5 of rowset 7                     garbage       data/2/4.redo
       deltas    4 of rowset 7
@@ -69,7 +69,7 @@ def existed_at(created: int, drops: Sequence[int], timestamp: int) -> bool:
     """Return whether a table or tablet existed at a moment.
 
     created: the timestamp of its creation.
-    drops: the timestamps at which it was dropped, undropped, dropped, and so on.
+    drops: the timestamps at which it was dropped, undropped, dropped again and so on, alternating.
     """
     return created <= timestamp and bisect.bisect_right(drops, timestamp) % 2 == 0
 
@@ -93,13 +93,13 @@ class PurgedRange:
         return self.drops[-1]
 
     def missing_at(self, timestamp: int) -> bool:
-        """Return whether a read of that moment lacks the removed rows: the partition existed then."""
+        """Return whether the partition existed at that moment, so that a read of it would miss rows."""
         return existed_at(self.created, self.drops, timestamp)
 
 
 @dataclass(frozen=True)
 class TableEntry:
-    """A table, with its current schema and the earlier schemas that snapshots may need (M5).
+    """A table, with its current schema and the earlier schemas that snapshots may need.
 
     history_us: how long history is kept, in microseconds; None: forever.
     history_start: moments before this timestamp cannot be read, because history was discarded.
@@ -110,8 +110,8 @@ class TableEntry:
         as a snapshot could still read them.
     rewritten_at: the timestamp of the last repartition, copy or clone, which rewrote all rows without
         history; 0: never.
-    drops: the timestamps at which the table was dropped, undropped, dropped, and so on.
-    tagged: the moments of tags at which the table existed, ascending (M13).
+    drops: the timestamps at which the table was dropped, undropped, dropped again and so on, alternating.
+    tagged: the moments of tags at which the table existed, ascending.
     purged_keys: a timestamp after the delete of the rows that were last purged by key; 0: no row
         was purged by key.
     """
@@ -172,9 +172,11 @@ class TableEntry:
 class TabletEntry:
     """A tablet: one partition of a table.
 
-    inserts_durable: inserts up to this timestamp are in files (rule R2).
-    drops: the timestamps at which the range partition was dropped, undropped, and so on.
-    auto_id: at least the greatest value of an auto-incrementing key in the files; 0: none.
+    inserts_durable: inserts up to this timestamp are in files, so a replay of the log skips them.
+    drops: the timestamps at which the range partition was dropped, undropped, dropped again and so on,
+        alternating.
+    auto_id: no row in the tablet's files has a greater value of its auto-incrementing key column; 0: no
+        value was given yet.
     """
 
     id: int
@@ -199,8 +201,8 @@ class TabletEntry:
 class RowSetEntry:
     """A DiskRowSet and its base file.
 
-    deltas_durable: changes up to this timestamp are in files (rule R2).
-    file_id: the id in the file's head and footers (M11).
+    deltas_durable: changes up to this timestamp are in files, so a replay of the log skips them.
+    file_id: the id in the file's head and footers.
     places: the location of each column's footer in the file.
     schema_version: the version of the table's schema when the file was written.
     """
@@ -303,10 +305,10 @@ class TagEntry:
 class CatalogState:
     """The whole catalogue at one version. Immutable, so any thread may read it.
 
-    timestamp_max: the greatest timestamp that the store has used so far (T1).
+    timestamp_max: the greatest timestamp that the store has used so far.
     wal_start: the number of the first log segment that is still needed.
     next_…: the id that the next new entry of this kind gets.
-    garbage: for each path, the version in which the file became garbage (P2).
+    garbage: for each path, the version in which the file became garbage.
     """
 
     version: int
@@ -356,19 +358,19 @@ class CatalogState:
         )
 
     def tablets_by_table(self) -> dict[int, list[TabletEntry]]:
-        """Return the tablets of each table, in the order of their ids. Cost: all tablets."""
+        """Return the tablets of each table, in the order of their ids. Visits all tablets of the store."""
         return _grouped(self.tablets.values(), "table_id")
 
     def rowsets_by_tablet(self) -> dict[int, list[RowSetEntry]]:
-        """Return the rowsets of each tablet, in the order of their ids. Cost: all rowsets."""
+        """Return the rowsets of each tablet, in the order of their ids. Visits all rowsets of the store."""
         return _grouped(self.rowsets.values(), "tablet_id")
 
     def parts_by_rowset(self) -> dict[int, list[PartEntry]]:
-        """Return the parts of each rowset, oldest first. Cost: all parts."""
+        """Return the parts of each rowset, oldest first. Visits all parts of the store."""
         return _grouped(self.parts.values(), "rowset_id")
 
     def deltas_by_rowset(self) -> dict[int, list[DeltaEntry]]:
-        """Return the delta files of each rowset, oldest first. Cost: all delta files."""
+        """Return the delta files of each rowset, oldest first. Visits all delta files of the store."""
         groups: dict[int, list[DeltaEntry]] = _grouped(self.deltas.values(), "rowset_id")
         for group in groups.values():
             group.sort(key=lambda delta: (delta.timestamp_min, delta.id))
@@ -492,7 +494,7 @@ class CatalogState:
 class CatalogChange:
     """A change of the catalogue. One thread fills it and passes it to `Store.transact`.
 
-    timestamp: the greatest timestamp that the store has used so far (T1).
+    timestamp: the greatest timestamp that the store has used so far.
     put_…: entries to add, or to replace the entry with the same id. If two of them have the same
         id, the later one counts. Ids of new entries start at the `next_…` id of the state.
     drop_…: ids of entries to remove.
@@ -572,7 +574,7 @@ def apply(state: CatalogState, change: CatalogChange) -> CatalogState:
 
 
 def _with_garbage(new: CatalogState, shared: frozenset[str], change: CatalogChange) -> CatalogState:
-    """Add the change's garbage to the state, except paths that an entry still names (M4).
+    """Add the change's garbage to the state, except paths that an entry still names.
 
     shared: the paths that two or more entries may name.
     """

@@ -116,7 +116,7 @@ class ObjectJobLease:
     """Implements `JobLease` in a bucket. Any process that knows the name can renew the lease.
 
     A renewal puts the object of the lease again. If it comes too late, files that the lease should
-    keep may already be deleted. A read of these files is then an error (G2). Files that live as
+    keep may already be deleted. A read of these files is then an error. Files that live as
     long as the lease (`keep_file`) are below `lease-files/<name>/`.
     """
 
@@ -142,7 +142,10 @@ class ObjectJobLease:
         return ObjectJobLease(objects, name, *found)
 
     def announce(self, version: int) -> None:
-        """Set the oldest version of the catalogue that the job needs. It never decreases (P1)."""
+        """Set the oldest version of the catalogue that the job needs.
+
+        version: must not be less than the version of the call before.
+        """
         assert version >= self._version, f"P1: a lease goes from version {self._version} back to {version}"
         self._version = version
         self._put()
@@ -210,13 +213,14 @@ class ObjectLeases:
         self._listed: tuple[float, int | None] | None = None
 
     def note_version(self, version: int) -> None:
-        """Record that this version of the catalogue was logged now."""
+        """Keep in memory the time at which this version of the catalogue was logged: now."""
         self._young.append((version, self._env.clock.monotonic_s()))
 
     def oldest_needed(self) -> int | None:
-        """Return the smallest version of the catalogue whose files must be kept.
+        """Return the oldest version of the catalogue whose files must be kept.
 
-        A lease needs this version (P2), or a short read without a lease may need it (G1).
+        A lease needs this version, or it was current within the last GRACE_S seconds. In that time a
+        read without a lease may still use it.
         """
         now_s = self._env.clock.monotonic_s()
         while self._young and self._young[0][1] <= now_s - GRACE_S:

@@ -46,7 +46,7 @@ __all__ = ["main"]
 
 
 def main() -> NoReturn:
-    """Run the command line, and end the process with the command's exit code (L2)."""
+    """Run the command line, and end the process with the command's exit code."""
     try:
         try:
             import click  # noqa: F401

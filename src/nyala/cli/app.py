@@ -41,7 +41,7 @@ EXIT_ERROR: Final = 1
 
 
 class App(Group):
-    """The root command. It turns exceptions into messages and exit codes (L2)."""
+    """The root command. It turns exceptions into messages and exit codes."""
 
     group_class = Group
 

@@ -134,7 +134,10 @@ class Command(click.Command):
         self.params += shared_options()
 
     def get_short_help_str(self, limit: int = 45) -> str:
-        """Return the command's line in the help of its group, whole: click would cut it at 45 characters."""
+        """Return the command's line in the help of its group.
+
+        click would shorten it to `limit` characters. This method allows a longer line.
+        """
         return super().get_short_help_str(max(limit, _SUMMARY_MAX))
 
 
@@ -154,7 +157,10 @@ class Group(click.Group):
         return super().resolve_command(ctx, args)
 
     def get_short_help_str(self, limit: int = 45) -> str:
-        """Return the group's line in the help, whole."""
+        """Return the group's line in the help.
+
+        click would shorten it to `limit` characters. This method allows a longer line.
+        """
         return super().get_short_help_str(max(limit, _SUMMARY_MAX))
 
 

@@ -55,7 +55,7 @@ def list_tablets(folder: str, table: str | None) -> None:
 
 @click.group(cls=Group)
 def cfile() -> None:
-    """Column files and delta files."""
+    """Show what is in column files and delta files."""
 
 
 class _FileOrUrl(click.Path):
@@ -108,7 +108,7 @@ def _folder_message(folder: str) -> str:
 
 @click.group(cls=Group)
 def wal() -> None:
-    """The log."""
+    """Show what is in the log."""
 
 
 @wal.command("dump")

@@ -326,7 +326,15 @@ def _without_bad_rows(
     types: Mapping[str, ColumnType],
     key: Sequence[str],
 ) -> FileBatch:
-    """Split rows that the SELECT of `_select` returned into good rows and errors of bad rows."""
+    """Return the rows of `batch` that could be converted, and errors for the other rows.
+
+    batch: rows that the SELECT of `_select` returned: row number, values, and the first cell that
+        could not be converted (NULL if all could).
+    numbers: the row number of each row in the file.
+    done: which share of the file has been read, from 0 to 1; None: unknown.
+    names, types: the names of the value columns, and the types of the table's columns.
+    key: the names of the key columns, whose values the errors contain.
+    """
     import numpy as np
     import pyarrow as pa
 

@@ -275,8 +275,8 @@ def apply_changes(
     """Apply change events of JSON files, one per line: events of Debezium, or rows with an
     operation.
 
-    A batch has 10,000 events. With --sequence, late and repeated events change nothing. `-` is
-    stdin.
+    A batch has 10,000 events. With --sequence, late and repeated events change nothing. --word
+    gives other operation words a meaning, for example I=upsert. `-` is stdin.
     """
     if files.count(STDIO) > 1:
         raise click.UsageError("FILE `-` (stdin) can be given only once")
@@ -429,8 +429,10 @@ class _Load:
         return found
 
     def _write_failure(self, error: Any, file: DataFile, batch: FileBatch) -> Failure:
-        """Return an error with the row numbers of the file in place of the error of a rejected
-        batch.
+        """Return the error that the command reports for a rejected batch.
+
+        error: the error of the write, whose row numbers count from the begin of the batch. The returned
+            error has row numbers that count from the begin of the file.
         """
         if error.errors is None or not len(error.errors):
             return Failure(f"{file.name}: {error}", type(error).__name__, {"rows_loaded": self._loaded()})
@@ -459,7 +461,7 @@ class _Load:
                 error["line"] = lines.get(error["row"])
 
     def _report_stop(self, error: BaseException) -> None:
-        """Print which rows an unfinished load leaves, and drop the table if the load created it (E1)."""
+        """Print which rows an unfinished load leaves, and drop the table if the load created it."""
         loaded = 0 if self.created else self._loaded()
         note = f"{loaded:,} rows are loaded and stay; the others are not." if loaded else ""
         if self.created:

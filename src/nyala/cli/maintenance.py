@@ -304,7 +304,7 @@ EXIT_PROBLEMS: Final = 3
 
 @click.group(cls=Group)
 def fs() -> None:
-    """The store's files."""
+    """Check, copy and test the files of a store."""
 
 
 @fs.command("check")
@@ -425,9 +425,10 @@ def copy(source: str, destination: str, to_options: dict[str, Any]) -> None:
     help="How many times several threads race to create one key. Default: 300.",
 )
 def probe(url: str, races: int) -> None:
-    """Test whether a bucket keeps the promises that a store in it needs.
+    """Test whether a bucket works as a store in it needs.
 
-    URL is s3://BUCKET/PREFIX, gs://, az:// or file:///FOLDER.
+    For example, of several threads that create one object at the same time, exactly one may succeed
+    (--races). URL is s3://BUCKET/PREFIX, gs://, az:// or file:///FOLDER.
     """
     from nyala.env import SYSTEM
     from nyala.objects.open import open_objects

@@ -64,7 +64,10 @@ def moment_option(name: str, help: str, required: bool = False) -> Callable[[F],
 
 
 def scan_options(function: F) -> F:
-    """Add the options of `scan` and `export`: --columns, --where, --at, --limit and --order."""
+    """Add --columns, --where, --at, --limit and --order to the click command `function`; return it.
+
+    The commands `scan` and `export` have these options.
+    """
     for option in (
         click.option("--order", is_flag=True, help="Return rows in key order."),
         click.option("--limit", type=click.IntRange(min=0), metavar="N", help="At most N rows."),

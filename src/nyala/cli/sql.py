@@ -131,7 +131,10 @@ def _read(file: TextIO) -> str:
 
 
 def _echo_if_removed(folder: str) -> None:
-    """Print that the new store was removed, if it was because the statements created no table."""
+    """Print that the new store was removed, if its folder no longer exists.
+
+    Call this after the store was closed. A new store without a table is removed at that moment.
+    """
     from nyala.env.paths import is_bucket_url
 
     if not is_bucket_url(folder) and not os.path.lexists(os.path.expanduser(folder)):

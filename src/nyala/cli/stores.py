@@ -47,9 +47,10 @@ __all__ = [
 
 @contextmanager
 def reader(folder: str, storage_options: Mapping[str, Any] | None = None) -> Iterator[Database]:
-    """Open the store read-only, also while another process writes (L3).
+    """Open the store read-only for the `with` block. Another process may write meanwhile.
 
-    storage_options: default: those of `--option`.
+    storage_options: credentials and settings of a bucket. Default: those that the user passed with
+        `--option`.
     """
     from nyala.api.database import connect
 
@@ -224,11 +225,14 @@ def store_exists(path: str) -> bool:
 def storage_options_of_both(
     option: str, given: dict[str, Any], path: str, store: str
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return two sets of storage options: for `path` and for `store`, which one command uses.
+    """Return the storage options for `path`, and those for `store`: the two places of one command.
 
-    option: the name of the option for `path`, such as --to-option. given: its values. If the user
-    gave none, `path` gets the values of `--option` when `store` is a folder, or when both are URLs
-    of the same scheme. Raises click.UsageError if `option` was passed and `path` is a folder.
+    A folder gets no options. A store in a bucket gets the shared option --option NAME=VALUE.
+
+    option: the name of a second option of the command, only for `path`, such as --to-option.
+    given: the values that the user passed with it. Without values, `path` gets the values of --option
+        if `store` is a folder or both are URLs of the same scheme.
+    Raises: click.UsageError if `given` has values and `path` is a folder.
     """
     from nyala.env.paths import is_bucket_url
 

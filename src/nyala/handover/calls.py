@@ -85,7 +85,11 @@ class Outgoing:
         self.attachments: list[bytes] = []
 
     def add(self, rows: pa.Table) -> int | list[str]:
-        """Add rows; return their place: an attachment's number, or a staged file's [key, name]."""
+        """Add rows to the request, and return what the writer needs to find them.
+
+        Returns: the number of an attachment; or, if the attachments would exceed ATTACHED_MAX_BYTES,
+            the key of a staging folder and the name of a file in it.
+        """
         if self._bytes + rows.nbytes <= ATTACHED_MAX_BYTES:
             body = bytes(to_ipc(rows))
             self._bytes += len(body)
@@ -99,7 +103,7 @@ class Outgoing:
         return [key, name]
 
     def discard(self) -> None:
-        """Remove the staged files. Call this after the answer (C3)."""
+        """Remove the staged files. Call this after the writer's answer, because the writer reads them."""
         if self._staging is not None:
             with contextlib.suppress(Error):  # the writer removes them after _STAGING_TTL_S
                 self._env.files.remove_tree(self._staging[1])
@@ -133,7 +137,7 @@ class Incoming:
 
 
 def converted(table: TableState, request: Request) -> Request:
-    """Return the request with its data converted to the columns and types of `table` (C2).
+    """Return the request with its data converted to the columns and types of `table`.
 
     Raises: as `write`, if the data as a whole is invalid.
     """
@@ -309,7 +313,10 @@ def _decode_errors(rows: pa.Table, count: int) -> RowErrors:
     by_code: dict[str, tuple[list[int], list[str]]] = {}
     for number, code, message in zip(numbers, codes, messages, strict=True):
         if code not in ROW_ERROR_CODES or not 0 <= number < count or not isinstance(message, str):
-            raise ValueError(f"invalid row error: code {code!r}, row {number!r}, message {message!r:.100}")
+            raise ValueError(
+                f"the list of failed rows has row {number!r} with code {code!r} and message {message!r:.100}: expected a "
+                f"row from 0 to {count - 1}, a known code and a text"
+            )
         found = by_code.setdefault(code, ([], []))
         found[0].append(number)
         found[1].append(message)
@@ -383,14 +390,17 @@ def _decode_value(value: Any, data: Incoming) -> Any:
 
 @dataclass(frozen=True)
 class _Kind:
-    """A kind of argument: how it is encoded as JSON, and how it is decoded and checked."""
+    """Two functions for one kind of argument: one encodes it as JSON, one decodes and checks it."""
 
     encode: Callable[[Any, Outgoing], Any]
     decode: Callable[[Any, Incoming], Any]
 
 
 def _json(decode: Callable[[Any, Incoming], Any]) -> _Kind:
-    """Return a kind for arguments that are sent unchanged as JSON. decode: checks a received value."""
+    """Return the functions that encode and decode an argument which is sent unchanged as JSON.
+
+    decode: checks a received value, and returns it.
+    """
     return _Kind(lambda value, out: value, decode)
 
 
@@ -413,10 +423,10 @@ def _tuple_of(kind: _Kind) -> _Kind:
 
 
 def _record(make: Callable[..., Any], **kinds: _Kind) -> _Kind:
-    """Return the kind of a dataclass, which is encoded as a dict of its fields.
+    """Return the functions that encode a dataclass object as a dict of its fields, and decode it.
 
-    make:  creates the dataclass from its fields.
-    kinds: the kind of each field.
+    make:  creates the dataclass object from its fields.
+    kinds: for each field, the functions that encode and decode it.
     """
     return _Kind(
         lambda value, out: {name: kind.encode(getattr(value, name), out) for name, kind in kinds.items()},
@@ -435,7 +445,10 @@ def _check_comment(value: Any, data: Incoming) -> Any:
 
 
 def _check_moment(value: Any, data: Incoming) -> Any:
-    """Return a moment if it is not in the future. Raises: ValueError."""
+    """Return the timestamp `value` if it is at most the newest moment that readers of the store may see.
+
+    data: the request, which has this newest moment. Raises: ValueError.
+    """
     if not 0 <= _typed(int, value) <= data.published:
         raise ValueError(f"the moment {value} is not between 0 and {data.published}, the newest one")
     return value
@@ -619,7 +632,7 @@ def answer_call(
         }
         if call.keyed:
             if key is not None and not is_call_key(_typed(str, key)):
-                raise ValueError(f"invalid key {key!r:.100}")
+                raise ValueError(f"the idempotency key {key!r:.100} was not made by `call_key`")
             arguments["key"] = key
         _check_together(arguments, writer.limits)
         forget = [_typed(str, each) for each in _typed(list, request["forget"])]

@@ -185,7 +185,7 @@ class Connection:
             NoWriter: the writer is closing the store, or is too busy. Nothing was done.
             StorageError with outcome None: nothing was done.
             StorageError with outcome "unknown", for example WriterEndedError: the request may have
-                been executed. Repeat it only under the same idempotency key (S1).
+                been executed. Repeat it only under the same idempotency key.
         """
         directory, wire = self._directory, self._wire
         began_s = self._env.clock.monotonic_s()
@@ -301,7 +301,7 @@ def _connect(env: Env, directory: str, deadline_s: float) -> socket.socket:
 
 
 class Session(Protocol):
-    """Answers the requests of one connection, in the server. One thread uses it (S7)."""
+    """Answers the requests of one connection, in the server. One thread uses it."""
 
     def answer(
         self, request: dict[str, Any], attachments: list[bytes]
@@ -489,7 +489,7 @@ class ChannelServer:
 
 
 def _is_ours(connection: socket.socket) -> bool:
-    """Return whether the client runs as this process's user or as root (S6).
+    """Return whether the client runs as this process's user or as root.
 
     Also True on a system that does not name the client's user.
     """
@@ -507,8 +507,8 @@ _connections: weakref.WeakSet[Connection] = weakref.WeakSet()
 def _forget_in_child() -> None:
     """Close the sockets that a forked child inherited from its parent.
 
-    The child has no threads that serve them. The parent's connections must end with the parent (S7),
-    and an open copy in the child would keep them open.
+    The child has no threads that answer requests. A connection must end when the parent ends, because
+    its locks end with it. An open copy in the child would keep the connection open.
     """
     for connection in list(_connections):
         connection.close()
@@ -528,8 +528,9 @@ os.register_at_fork(after_in_child=_forget_in_child)
 class _Wire:
     """Sends and receives frames over a connected socket.
 
-    left_s: a function that returns how many seconds the next step may take.
-    memory: counts received bytes as they arrive. The owner of this object releases `taken_bytes`.
+    left_s: a function that returns for how many seconds the next call may still wait for the other side.
+    memory: counts received bytes as they arrive; None: nobody counts them. The attribute `taken_bytes`
+        is the number of bytes counted so far. The caller releases them from `memory`.
     """
 
     def __init__(
@@ -572,7 +573,7 @@ class _Wire:
     def _wait(self) -> None:
         left_s = self.left_s()
         if left_s <= 0:
-            raise TimeoutError("the time limit has passed")
+            raise TimeoutError("the time limit for sending or receiving a request or an answer has passed")
         self._connection.settimeout(min(left_s, _WAIT_MAX_S))
 
 

@@ -150,7 +150,11 @@ def request_writer(
 
 
 def _sent(path: str, request: dict[str, Any], env: Env) -> tuple[dict[str, Any], list[bytes]]:
-    """Send the request to the writer, which may be a Database of this process. Raises: NoWriter."""
+    """Send a request to the store's writer; return its answer and the answer's attachments.
+
+    The writer may be a `Database` of this process. Raises: NoWriter if no process is the writer;
+    errors of the request.
+    """
     bucket = bucket_of(env)
     if bucket is None:
         return send(env, path, request, [], _SEND_TIMEOUT_S)
@@ -187,8 +191,10 @@ def _executed_here(path: str, request: dict[str, Any], env: Env) -> tuple[dict[s
 def answer_request(store: Store, request: dict[str, Any]) -> tuple[dict[str, Any], list[bytes]]:
     """Execute a request in the writer of `store`; return the answer and its attachments.
 
-    Raises: errors of the request; InvalidArgumentError, CorruptionError if the request is invalid,
-        and then nothing was changed.
+    An attachment is bytes: the plan of a load as JSON, or a table of failed rows as Arrow IPC.
+
+    Raises: InvalidArgumentError, CorruptionError if the request is invalid; then the store was not
+        changed. Also the errors of the work that the request names, such as ConflictError.
     """
     what = request.get("do")
     if what == "begin load":
@@ -241,7 +247,7 @@ def _check_job(job: dict[str, Any]) -> None:
         parts = named if isinstance(named, list | tuple) and len(named) == 2 else [named]
         if not all(isinstance(part, str) for part in parts):
             raise InvalidArgumentError(
-                f"a staged file needs a name, or its job's key and its name: got {named!r}"
+                f"expected the name of a staged file, or a pair of a job's key and the name of a file, got {named!r}"
             )
     for name in job.get("columns", ()):
         if not isinstance(name, str):
@@ -292,7 +298,7 @@ def commit_load_files(path: str, job: LoadCommit, env: Env = SYSTEM) -> dict[str
 
 
 def apply_job(store: Store, job: dict[str, Any]) -> WriteResult:
-    """Write a job's staged files as one batch, once for each idempotency key (H1). Runs in the writer."""
+    """Write a job's staged files as one batch, once for each idempotency key. Runs in the writer."""
     _check_job(job)
     operation = job["operation"]
     if operation not in (*OPERATION_NAMES, CHANGES):

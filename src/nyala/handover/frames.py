@@ -75,14 +75,20 @@ def decode_frame(receive: Callable[[int], bytes], limit_bytes: int) -> tuple[dic
     fixed = receive(_FIXED.size)
     magic, text_length, count = _FIXED.unpack(fixed)
     if magic != MAGIC:
-        raise BrokenFrame(f"it begins with {magic!r}, expected {MAGIC!r}")
+        raise BrokenFrame(f"the received bytes begin with {magic!r}, expected {MAGIC!r}")
     if text_length > JSON_MAX_BYTES or count > ATTACHMENT_COUNT_MAX:
-        raise BrokenFrame(f"{text_length} bytes of JSON and {count} attachments are too many")
+        raise BrokenFrame(
+            f"found {text_length} bytes of JSON (limit {JSON_MAX_BYTES}) and {count} attachments (limit "
+            f"{ATTACHMENT_COUNT_MAX})"
+        )
     rest = receive(8 * count + _CRC.size)
     lengths = struct.unpack(f"<{count}Q", rest[: 8 * count])
     _check_crc(google_crc32c.value(fixed + rest[: 8 * count]), rest[8 * count :])
     if text_length + sum(lengths) > limit_bytes:
-        raise BrokenFrame(f"{text_length + sum(lengths)} bytes are too many: at most {limit_bytes}")
+        raise BrokenFrame(
+            f"the JSON and the attachments have {text_length + sum(lengths)} bytes, and at most {limit_bytes} are "
+            "allowed"
+        )
     text = receive(text_length)
     attachments = [receive(length) for length in lengths]
     crc = google_crc32c.value(text)
@@ -104,11 +110,14 @@ def decode_frame(receive: Callable[[int], bytes], limit_bytes: int) -> tuple[dic
 def _check_crc(found: int, stored: bytes) -> None:
     (expected,) = _CRC.unpack(stored)
     if found != expected:
-        raise BrokenFrame(f"its checksum is {found:#010x}, expected {expected:#010x}")
+        raise BrokenFrame(f"the checksum of the received bytes is {found:#010x}, expected {expected:#010x}")
 
 
 def encode_error(error: BaseException) -> tuple[dict[str, Any], list[bytes]]:
-    """Return an exception as JSON, and its table of failed rows, if any, as an attachment (S2)."""
+    """Return an exception as JSON, and its table of failed rows, if it has one, as an attachment.
+
+    An exception that is no `nyala.errors.Error` becomes a StorageError with outcome "unknown".
+    """
     if not isinstance(error, Error):
         error = StorageError(
             f"the process that writes the store failed on the request ({type(error).__name__}: {error}); it is not "
@@ -176,7 +185,12 @@ def unpack_answer(answer: dict[str, Any], attachments: list[bytes]) -> tuple[dic
 def execute(
     handler: Handler, request: dict[str, Any], attachments: list[bytes]
 ) -> tuple[dict[str, Any], Sequence[bytes]]:
-    """Execute a request; return the JSON and attachments of the frame with its answer or error (S2)."""
+    """Execute a request; return the answer as JSON and attachments, for a frame.
+
+    The JSON is {"answer": …}, or {"error": …} if `handler` raised an exception.
+
+    handler: the function that does the work. request, attachments: the content of the request.
+    """
     try:
         answer, returned = handler(request, attachments)
         return {"answer": answer}, returned

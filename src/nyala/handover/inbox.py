@@ -150,13 +150,13 @@ def _content(data: bytes, limit_bytes: int) -> tuple[dict[str, Any], list[bytes]
         nonlocal place
         part = data[place : place + length]
         if len(part) < length:
-            raise BrokenFrame(f"the object has {len(data)} bytes, but its frame has more")
+            raise BrokenFrame(f"the object ends after {len(data)} bytes, before the end of its content")
         place += length
         return part
 
     content = decode_frame(receive, limit_bytes)
     if place < len(data):
-        raise BrokenFrame(f"{len(data) - place} bytes follow the frame")
+        raise BrokenFrame(f"the object has {len(data)} bytes, but its content ends after {place}")
     return content
 
 
@@ -225,7 +225,8 @@ class InboxServer:
         """Execute the requests in the inbox; return their number.
 
         Raises: FencedError if this process is no longer the writer; StorageError if the bucket
-            returns an error, and then a request may be executed again later (I2).
+            returns an error. Then a request may be executed again later: its idempotency key makes
+            the commit happen once.
         """
         infos = [info for info in self._objects.list(INBOX_PREFIX) if _REQUEST.fullmatch(info.key)]
         for info in infos:

@@ -196,15 +196,17 @@ class LocalWriter:
         pinned: bool = False,
         key: str | None = None,
     ) -> list[WriteResult]:
-        """Commit the writes of a transaction that ran in another process.
+        """Commit the writes of a transaction that ran in another process; return a result per request.
 
         requests: one for each table that the transaction changed.
         seen: the table of each request, as the transaction saw it.
         since: the timestamp of the transaction's snapshot.
         collect: leave failing rows out and report them; otherwise a failing row stops the commit.
-        pinned: whether a pin has kept the history after `since`. If not, the history may have
-            expired.
-        Raises: ConflictError; as `commit_checked`.
+        pinned: whether this writer has kept all history after `since`, since the transaction began.
+            False: some of it may have expired.
+        key: the idempotency key. If a batch with this key was committed before, return its result.
+        Raises: ConflictError if a table, or a row that the transaction wrote, was changed after
+            `since`, or if this cannot be known; WriteError if a row fails and `collect` is False.
         """
         from nyala.tablet.write.write_path import altered_error, commit_checked, prepare_request
 
@@ -280,7 +282,9 @@ class LocalWriter:
         def step(draft: Draft) -> Draft:
             if not TableDraft.of(draft).equals(before):
                 raise ConflictError(
-                    f"table {draft.name!r} was altered at the same time: begin again", draft.name
+                    f"table {draft.name!r} was altered by another thread or process at the same time, so nothing was "
+                    "changed: read the table's schema again, and repeat the alteration",
+                    draft.name,
                 )
             if after.name != draft.name and after.name in draft.taken:
                 raise TableExistsError(
@@ -405,7 +409,10 @@ class LocalWriter:
 
 
 def _check_partitions(levels: PartitionSchema, partitions: Collection[Partition], schema: Schema) -> None:
-    """Check partitions that another process may have sent. Raises: InvalidArgumentError."""
+    """Check that the partitions fit the schema and the hash and range levels of a table.
+
+    For a request of another process, which may be wrong. Raises: InvalidArgumentError.
+    """
     from nyala.partition.model import find_problem
 
     problem = find_problem(levels, tuple(partitions), schema)

@@ -83,7 +83,7 @@ _SLOW_CALLS: Final = frozenset({"compact", "vacuum", "purge", "copy_table", "clo
 
 
 class SharedReader(ReaderStore):
-    """The reader of a process that shares the store. Its views show the process's writes (RW2)."""
+    """The reader of a process that shares the store. Its views show the process's writes."""
 
     def __init__(
         self, env: Env, path: str, memory_limit_bytes: int, replay_limit_bytes: int, limits: Limits
@@ -120,7 +120,10 @@ class SharedReader(ReaderStore):
         self.env.files.check_bound()
 
     def forget_if_idle(self) -> None:
-        """Free the memory (`forget`) if nobody has read the store through it for a minute."""
+        """Free the memory of this reader (`forget`) if nobody has used the reader for a minute.
+
+        That memory keeps the rows of the log, and the names of old files, until the next read.
+        """
         if self.env.clock.monotonic_s() - self._viewed_s > _VIEW_IDLE_S:
             self.forget()
 
@@ -191,7 +194,10 @@ class RemoteWriter:
         self.limits = limits
 
     def close(self) -> None:
-        """End the thread, and the transactions of this process with their pins in the writer."""
+        """Stop this object's background thread, and end all open transactions of this process.
+
+        The writer then no longer keeps history for these transactions.
+        """
         self._stop.set()
         with self._pins.lock:
             pins = list(self._pins.held)
@@ -363,7 +369,7 @@ class RemoteWriter:
                     raise
             else:
                 return after.name
-        raise AssertionError("the last attempt returns or raises")
+        raise AssertionError(f"{_ALTERED_MAX} attempts to alter the table neither succeeded nor failed")
 
     def copy_table(
         self,
@@ -501,7 +507,14 @@ class RemoteWriter:
     ) -> _Made:
         """Return the result of `attempt`, or of `here` if this process becomes the writer.
 
-        Parameters and errors: as `with_writer`.
+        If the writer ends during the request, the request is sent again.
+
+        name: the name of the request, for log messages.
+        attempt: sends the request to the writer.
+        here: executes the request with the new writer of this process.
+        keyed: whether the request has an idempotency key, so that it is done at most once.
+        Raises: errors of the request; LockedError if a process holds the store's lock but does not
+            answer; StorageError with outcome "unknown" if nobody knows whether the request was done.
         """
 
         def send() -> _Made:

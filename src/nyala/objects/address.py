@@ -45,7 +45,7 @@ _opened: Final[dict[Address, Env]] = {}
 
 @dataclass(frozen=True)
 class Address:
-    """The address of a store or a backup. Can be pickled, compared and shown (A1).
+    """The address of a store or a backup. It contains no secret, so it can be pickled and printed.
 
     path:    an absolute folder, or a URL without a closing "/".
     options: the public storage options, sorted by name; empty for a folder.
@@ -94,7 +94,7 @@ class Address:
 
     @property
     def env(self) -> Env:
-        """The environment that reads and writes the files at this address (A2).
+        """The environment that reads and writes the files at this address.
 
         Raises: InvalidArgumentError, ImportError as `open_objects`; StorageError.
         """
@@ -150,7 +150,8 @@ def open_env(objects: Objects, cache_dir: str | None = None, cache_bytes: int | 
 def address_of(env: Env, path: str) -> Address:
     """Return the address of the store at `path`, which this process has opened with `env`.
 
-    From now on, `env` of this address has the credentials of the given `env`, in this process.
+    In this process, the attribute `env` of the address then uses the same credentials as the given
+    `env`, unless the address was opened before.
     """
     if not isinstance(env.files, RemoteFiles):
         return Address(path)

@@ -33,7 +33,11 @@ from nyala.env import Bytes
 
 @dataclass(frozen=True)
 class ObjectInfo:
-    """One object: its key, its size, and when the bucket stored it (B3)."""
+    """One object: its key, its size, and when the bucket stored it.
+
+    modified_us: a time of the bucket's clock, in microseconds since 1970. Compare it only with the
+        times of other objects of the bucket.
+    """
 
     key: str
     size_bytes: int
@@ -44,8 +48,8 @@ class Objects(Protocol):
     """Every operation on a bucket.
 
     All raise StorageError with the object's URL, or the file's path, as `path`. After a time-out, a
-    cut connection, and status 500 or 503, its outcome is "unknown": the bucket may have executed
-    the request, or may execute it later. After any other error, nothing was changed.
+    cut connection, and status 500 or 503, the error's attribute `outcome` is "unknown": the bucket
+    may have executed the request, or may execute it later. After any other error, nothing was changed.
     """
 
     @property
@@ -68,7 +72,7 @@ class Objects(Protocol):
         ...
 
     def create(self, key: str, body: Bytes) -> bool:
-        """Store `body` if no object has this key (B1).
+        """Store `body` if no object has this key.
 
         Returns: whether it was stored. False: the object exists, or the bucket reported a conflict
         (status 409). `get` shows which.

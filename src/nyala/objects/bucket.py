@@ -353,7 +353,7 @@ class _Source:
     def waiting_and(self, chunks: Iterator[bytes]) -> Iterator[bytes]:
         """Yield the chunks that were read before (`waiting`), and then `chunks`.
 
-        Keeps no reference to a yielded chunk, so that its memory can be freed (O6).
+        Keeps no reference to a yielded chunk, so that its memory can be freed.
         """
         while self.waiting:
             yield self.waiting.pop(0)

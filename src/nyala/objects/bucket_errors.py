@@ -90,7 +90,13 @@ def bucket_error(error: BaseException, verb: str, url: str) -> StorageError:
 
 
 def check_from_bucket(meta: Mapping[str, Any], content_type: str, verb: str, url: str) -> None:
-    """Raise StorageError if an answer is HTML or has no ETag, so it is a proxy's and not a bucket's."""
+    """Raise StorageError if the answer to a request came from a proxy and not from the bucket.
+
+    An answer of a bucket has an ETag, and is not HTML.
+
+    meta, content_type: the object's metadata in the answer, and its content type.
+    verb: what was tried with the object at `url`, such as "read".
+    """
     if meta["e_tag"] is None or content_type.startswith("text/html"):
         raise StorageError(f"cannot {verb} {url}: {_NOT_THE_BUCKET}", path=url)
 

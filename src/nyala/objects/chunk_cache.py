@@ -177,7 +177,8 @@ class ChunkCache:
         """Wait until the cache file of an object holds these bytes; return the file.
 
         length: at least 1.
-        Returns: None if the cache is off, or if it dropped the chunks several times before the read.
+        Returns: None if the cache is off, or if it dropped the fetched bytes several times before this
+            method could return. Then call `read`.
         Raises: as `Objects.get_ranges`.
         """
         first, last = offset // CHUNK_BYTES, (offset + length - 1) // CHUNK_BYTES
@@ -207,16 +208,20 @@ class ChunkCache:
         return copy.file
 
     def read(self, entry: CachedObject, offset: int, length: int) -> Bytes:
-        """Fetch `length` bytes of an object from the bucket, without the cache; fewer at its end."""
+        """Fetch `length` bytes of an object from the bucket, and do not keep them.
+
+        For reads that the cache cannot serve. Returns fewer bytes if the object ends before.
+        """
         self.check()
         (data,) = self.objects.get_ranges(entry.key, [(offset, offset + length)])
         self._count(1, memoryview(data).nbytes)
         return data
 
     def drop(self, entry: CachedObject, file: RandomFile | None = None) -> None:
-        """Remove the cache file of an object. Files that are open stay readable (C3).
+        """Delete the cache file of an object. A reader that has it open can still read it.
 
-        file: remove it only if it is this file. None: in any case.
+        file: delete the cache file only if it is still this one, and not a newer one. None: delete it in
+            any case.
         """
         with entry.lock:
             if file is not None and (entry.copy is None or entry.copy.file is not file):
@@ -264,7 +269,10 @@ class ChunkCache:
         return mine, list(theirs.values())
 
     def _begin(self, fetch: _Fetch) -> None:
-        """Send the request in a thread for waiting readers, unless another thread has begun it (C4)."""
+        """Send the request of `fetch`, for which a reader waits, unless a thread has begun it.
+
+        A separate pool of threads sends it, so that it need not wait for requests of `prefetch`.
+        """
         if fetch.begun.locked():
             return
         try:

@@ -48,9 +48,10 @@ def check_usable(url: str, is_closed: bool, pid: int) -> None:
 
 
 class Handle:
-    """The base of all implementations of `Objects`. It checks keys, and that the object is usable.
+    """The base class of all implementations of `Objects`, the operations on a bucket.
 
-    Every operation of a subclass calls one of the `check` methods first. Threads: any.
+    Every operation of a subclass first calls one of the `check` methods. They raise an error for an
+    invalid key, after `close`, and in a forked child. Threads: any.
     """
 
     def __init__(self, url: str, public_options: tuple[tuple[str, Any], ...] = ()) -> None:

@@ -36,7 +36,11 @@ class MemoryObjects(Handle):
     """
 
     def __init__(self, url: str = "memory://bucket", *, now_us: int = 1_735_689_600_000_000) -> None:
-        """now_us: the time of the bucket's clock at first. Default: 2025-01-01 00:00 UTC."""
+        """Create an empty bucket in memory.
+
+        now_us: the time of the bucket's clock until `advance` moves it, in microseconds since 1970.
+            Default: 2025-01-01 00:00 UTC.
+        """
         super().__init__(url)
         self._bucket = _Bucket(now_us)
 

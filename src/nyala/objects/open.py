@@ -1,8 +1,10 @@
-"""Opens the bucket or folder that a URL names: s3://, gs://, az://, abfss:// and file://.
+"""Opens the bucket that a URL names: s3://, gs://, az:// or abfss://.
+
+The URL file:///FOLDER opens a local folder that is used like a bucket.
 
 The names and types of options are checked first, and no message shows their values. Without
-options, credentials come from where each provider's own tools find them: environment variables, the
-files of the AWS command line (`aws_profile`), and the role of the machine.
+options, credentials are found as the provider's own tools find them: in environment variables, in
+the files of the AWS command line (`aws_profile`), or from the role of the machine.
 """
 
 from __future__ import annotations
@@ -174,8 +176,11 @@ def _checked(kind: str, given: StorageOptions | None) -> dict[str, Any]:
         if value is None:
             continue
         if not isinstance(value, known[name]) or (isinstance(value, bool) and known[name] is not bool):
+            types = known[name]
+            wanted = types if isinstance(types, tuple) else (types,)
+            words = " or ".join("function" if one is object else one.__name__ for one in wanted)
             raise InvalidArgumentError(
-                f"the storage option {name!r} cannot be of type {type(value).__name__}"
+                f"the storage option {name!r} must be of type {words}, not {type(value).__name__}"
             )
         options[name] = value
     if not 0 < options.get("timeout_s", 1) <= _TIMEOUT_MAX_S:  # also refuses NaN

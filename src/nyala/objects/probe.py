@@ -47,7 +47,11 @@ class Finding:
 
 @dataclass
 class _Probe:
-    """A running probe: two clients of a bucket, and the prefix of the probe's objects."""
+    """What the tests of one call of `probe` share: two clients of a bucket, and a prefix for objects.
+
+    under: the prefix of the objects that the tests write.
+    races: how many times several threads try to create one object at the same time.
+    """
 
     env: Env
     first: Objects
@@ -226,11 +230,14 @@ PROMISES: Final = tuple(promise for promise, _, _ in _CHECKS)
 
 
 def probe(env: Env, clients: Sequence[Objects], *, races: int = 300) -> Iterator[Finding]:
-    """Test every promise of a bucket, and yield each finding.
+    """Test whether a bucket works as a store needs, and yield a `Finding` for each promise in PROMISES.
+
+    A promise is one thing that the bucket must do, such as "a read sees every write". The test writes
+    objects whose keys begin with "probe-", and removes them at the end, also after an error.
 
     clients: two clients of the same bucket.
-    The keys of the probe's objects begin with "probe-". They are removed at the end, also after an
-    error. Raises: StorageError if the bucket cannot be used.
+    races: how many times several threads try to create one object at the same time.
+    Raises: StorageError if the bucket cannot be used.
 
     Examples
     --------

@@ -171,7 +171,7 @@ class RemoteFiles:
         """Do nothing: keys need no folders."""
 
     def sync_dir(self, path: str) -> None:
-        """Do nothing: an object is durable with its name."""
+        """Do nothing, for any path: a bucket stores an object's name together with its bytes."""
 
     # ── the store's folder ───────────────────────────────────────────────────────────────────────
 
@@ -283,7 +283,7 @@ class _RemoteRandomFile:
 
 
 class _RemoteAppendFile:
-    """A local file. `sync` uploads it as an object (R1)."""
+    """A local file. `sync` uploads it as an object, which appears as a whole or not at all."""
 
     def __init__(self, objects: Objects, cache: ChunkCache, path: str, key: str) -> None:
         cache.check()

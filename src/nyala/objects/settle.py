@@ -82,9 +82,10 @@ def persist(env: Env, request: Callable[[], _Result], *, patience_s: float = PAT
 
 
 def _pause(env: Env, pause_s: float) -> float:
-    """Wait for a random time, 0.5 to 1.5 times `pause_s`; return the next pause.
+    """Wait for a random time, 0.5 to 1.5 times `pause_s`; return the pause for the next call.
 
-    The time is random, so that processes that failed together do not try again together.
+    The next pause is twice as long, but at most _PAUSE_MAX_S. The time is random, so that processes
+    that failed together do not try again together.
     """
     env.clock.sleep_s(pause_s * (0.5 + int(env.randomness.token_hex(2), 16) / 0x10000))
     return min(pause_s * 2, _PAUSE_MAX_S)

@@ -150,7 +150,7 @@ def task_count(rows: int, columns: int, cores: int | None) -> int:
 
 
 def _local(spark: SparkSession, scan: Scan) -> DataFrame | None:
-    """Return a DataFrame with the rows in its plan; None if the rows are larger than estimated (F2)."""
+    """Return a DataFrame with the rows in its plan; None if the rows are larger than estimated."""
     schema = spark_schema(scan.schema)
     exact = arrow_schema(schema)
     batches, size = [], 0

@@ -77,7 +77,7 @@ class _Inode:
         return _overlay(self.durable, self.writes)
 
     def survivors(self, choices: Choices) -> bytes:
-        """Return the file's bytes after a power cut; `choices` decides which writes are lost (C1)."""
+        """Return the file's bytes after a power cut; `choices` decides which writes are lost."""
         kept: list[tuple[int, bytes]] = []
         for offset, data in self.writes:
             fate = choices.randrange(4)
@@ -121,7 +121,7 @@ _Node: TypeAlias = "_Inode | _Folder"
 class _NameChange:
     """One change of names that is not durable yet, such as a rename, which changes two names.
 
-    The change survives as a whole or is lost as a whole (C2).
+    The change survives as a whole or is lost as a whole.
 
     slots: for each changed name: its folder, the name, and the file or folder that has this name
         after the change, or None.

@@ -69,7 +69,7 @@ def _rows_within(limit_bytes: int, rows: int, size_bytes: int, most: int) -> int
     """Return how many rows fit into about `limit_bytes`, but at most `most`.
 
     rows, size_bytes: the number of rows in the batch, and their size. If the result is below
-    `rows`, it is a multiple of 64 (A1).
+    `rows`, it is a multiple of 64.
     """
     found = min(most, limit_bytes * rows // max(size_bytes, 1))
     return found if found >= rows else max(64, found - found % 64)

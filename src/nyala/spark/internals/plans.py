@@ -76,7 +76,7 @@ _SIZED: Final = re.compile(
 
 
 def available(spark: SparkSession) -> bool:
-    """Whether Nyala may use Spark's private classes in this session (J1)."""
+    """Whether Nyala may use Spark's private classes in this session."""
     version = ".".join(pyspark.__version__.split(".")[:2])
     return is_classic(spark) and version in KNOWN_IN and spark.conf.get(SETTING, "true") == "true"
 

@@ -391,7 +391,7 @@ def _are_small(steps: Sequence[RestoreStep]) -> bool:
 
 
 def _collected(batches: Iterator[pa.RecordBatch], schema: pa.Schema) -> pa.Table | None:
-    """Return all rows as one table, or None if they take more than HELD_BYTES_MAX (J1)."""
+    """Return all rows as one table, or None if they take more than HELD_BYTES_MAX."""
     kept, size = [], 0
     for batch in batches:
         kept.append(batch)

@@ -163,7 +163,7 @@ def _identity(table: TableState) -> dict[str, int]:
 
 
 def _check_table(table: TableState, offset: Mapping[str, Any]) -> None:
-    """Raise HistoryExpiredError if the offset belongs to another table (F3).
+    """Raise HistoryExpiredError if the offset belongs to another table.
 
     An old offset has only a timestamp. It belongs to another table if the timestamp is before this
     table's creation.
@@ -244,7 +244,7 @@ def plan_changes(
     schema:  Spark's schema of the read.
     seen:    which columns to return: "current" for the present ones, "at" for those at `until`.
     cores:   as in `partition_count`.
-    offsets: the offsets of a stream, which identify its table (F3).
+    offsets: the offsets of a stream, which identify its table.
 
     Raises HistoryExpiredError if `since` is older than the table's history, or if the offsets
     belong to another table. Raises ColumnNotFoundError or SchemaError if the table does not have

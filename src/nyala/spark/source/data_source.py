@@ -207,7 +207,7 @@ class NyalaDataSource(DataSource):
     def _with_target(self, schema: StructType) -> dict[str, str]:
         """Return the options of a write.
 
-        Raises InvalidArgumentError if the target table is unknown (S3).
+        Raises InvalidArgumentError if the target table is unknown.
         """
         given = self._given()
         if "table" in given:

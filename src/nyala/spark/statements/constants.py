@@ -81,7 +81,7 @@ class PendingTerm:
     """A comparison `column op value`, where `text` is the SQL expression of the value.
 
     type:     the column's type.
-    slack_us: microseconds to subtract from the value of a timestamp (C2).
+    slack_us: microseconds to subtract from the value of a timestamp.
     """
 
     column: str
@@ -97,7 +97,7 @@ class Constant:
 
     text:     its SQL.
     present:  whether it contains the present moment, such as `now()`.
-    slack_us: by how many microseconds its value can fall while time passes (C2).
+    slack_us: by how many microseconds its value can fall while time passes.
     """
 
     text: str
@@ -116,7 +116,7 @@ def can_be_pending(type: pa.DataType) -> bool:
 
 
 def constant_of(node: Node) -> Constant | None:
-    """Return the constant of an expression, or None if it must not be evaluated in advance (C1, C2)."""
+    """Return the constant of an expression, or None if it must not be evaluated in advance."""
     present = _present(node)
     steps = _calendar_steps(node) if present else 0
     if present is None or steps > 1:
@@ -127,7 +127,7 @@ def constant_of(node: Node) -> Constant | None:
 def _present(node: Node) -> bool | None:
     """Whether a constant expression contains the present moment, such as `now()`.
 
-    Returns None if the expression must not be evaluated in advance (C1, C2).
+    Returns None if the expression must not be evaluated in advance.
     """
     kind = type(node).__name__
     if kind == "Literal":
@@ -165,14 +165,14 @@ def _present_in_argument(node: Node) -> bool | None:
     """Check the argument of a cast or function; return the same as `_present`.
 
     Returns None also if the argument has both the present moment and a calendar step, such as
-    `now() - INTERVAL 1 MONTH` (C2).
+    `now() - INTERVAL 1 MONTH`.
     """
     found = _present(node)
     return None if found and _calendar_steps(node) else found
 
 
 def _calendar_steps(node: Node) -> int:
-    """Return the number of calendar steps: intervals in days, months or other long units (C2)."""
+    """Return the number of calendar steps: intervals in days, months or other long units."""
     units = [str(part.args.get("unit")).upper() for part in node.walk() if type(part).__name__ == "Interval"]
     return sum(unit not in _CLOCK_UNITS for unit in units)
 
@@ -205,7 +205,7 @@ def _is_plain(node: Node) -> bool:
 def with_values(spark: SparkSession, terms: Sequence[PendingTerm]) -> list[Predicate | None]:
     """Let Spark compute the values of the terms, and return each term as a predicate.
 
-    A predicate is None if the scan must not use the value (C3).
+    A predicate is None if the scan must not use the value.
 
     Cost: one Spark statement without a job for all terms, about 20 ms.
     """
@@ -235,7 +235,7 @@ def _as_number(term: PendingTerm) -> str:
 
 
 def _with_value(term: PendingTerm, kind: str, value: Any) -> Predicate | None:
-    """Return the term as a predicate, or None if the value does not suit the column (C3).
+    """Return the term as a predicate, or None if the value does not suit the column.
 
     kind: Spark's type of the value.
     """

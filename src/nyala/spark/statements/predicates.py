@@ -32,7 +32,7 @@ _DAY: Final = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
 
 
 def translate(node: Node, alias: str, schema: pa.Schema) -> Predicate | None:
-    """Return the term as a Nyala predicate, or None if it has no equivalent (Q3).
+    """Return the term as a Nyala predicate, or None if it has no equivalent.
 
     alias, schema: the name of the table in the statement, and its schema.
     """

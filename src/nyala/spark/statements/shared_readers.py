@@ -112,13 +112,13 @@ def _usable(address: Address) -> _Reader | None:
 
 
 def _is_kept(database: Database) -> bool:
-    """Whether the lease of the reader still exists (M2)."""
+    """Whether the lease of the reader still exists."""
     store = database._store
     return isinstance(store, ReaderStore | BucketReader) and store.is_usable()
 
 
 def _start_timer(address: Address, reader: _Reader, after_s: float) -> None:
-    """Start a timer that closes the reader after `after_s` seconds if nobody uses it then (M1).
+    """Start a timer that closes the reader after `after_s` seconds if nobody uses it then.
 
     Has no effect if the reader has a timer already.
     """
@@ -155,7 +155,7 @@ def close_readers() -> None:
 def shared_frame(
     spark: SparkSession, scan: Scan, request: Hashable, make: Callable[[], LeasedFrame]
 ) -> LeasedFrame:
-    """Return the shared DataFrame of a scan if its lease is valid, otherwise call `make` (M3).
+    """Return the shared DataFrame of a scan if its lease is valid, otherwise call `make`.
 
     request: a key of the columns, the predicate, the lease's duration and the use of arrays. Two
     scans of one table and moment share a DataFrame only if their keys are equal. A new DataFrame

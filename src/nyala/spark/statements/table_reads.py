@@ -299,7 +299,7 @@ def _columns_of(scope: Any, alias: str) -> Iterator[Node]:
 
 
 def _filters(scope: Any, alias: str) -> Iterator[tuple[Node, bool]]:
-    """Yield the terms that a row of the table must satisfy to affect the result (Q2).
+    """Yield the terms that a row of the table must satisfy to affect the result.
 
     Each item is a pair: the term, and True for a term of WHERE, False for a term of ON.
     """
@@ -353,7 +353,7 @@ def _terms(node: Node) -> Iterator[Node]:
 def _position_of_term(
     text: str, node: Node, term: Predicate, alias: str, schema: pa.Schema
 ) -> tuple[int, int] | None:
-    """Return the position [begin, end) of the term in the text, or None if it is unclear (Q5)."""
+    """Return the position [begin, end) of the term in the text, or None if it is unclear."""
     if any(pa.types.is_floating(schema.field(name).type) for name in column_names_in(term)):
         return None
     metas = [part.meta for part in node.walk() if "start" in part.meta and "end" in part.meta]

@@ -82,8 +82,8 @@ class TableUse:
     begin, end: the position [begin, end) of the table's name in the text.
     alias:      the alias to add there, or None if the use has one.
     columns:    the columns that the statement needs, in the table's order.
-    where:      the predicate of the scan, or None (Q2, Q3).
-    applied:    the positions [begin, end) of terms that every row of the scan satisfies (Q5).
+    where:      the predicate of the scan, or None.
+    applied:    the positions [begin, end) of terms that every row of the scan satisfies.
     pending:    terms for the scan whose values Spark must compute.
     """
 
