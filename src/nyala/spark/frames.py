@@ -122,8 +122,9 @@ def leased_frame(
     """Return a Spark DataFrame of a scan, as `scan_to_spark` does, together with its lease.
 
     shared: whether other DataFrames may use the same lease. If False, the caller may end the lease.
-    arrays: whether tasks may return rows as arrays. Pass False if Spark rejects the statement when
-            its rows come from arrays.
+    arrays: whether tasks may send thousands of rows to Spark as one row whose columns are arrays,
+        which is faster (`internals.arrays`). False: they send row by row. `sql` passes False when it
+        runs a statement again that Spark has rejected.
     """
     with errors_naming(f"table {scan.name!r}"):
         if not scan.schema.names:
@@ -150,7 +151,10 @@ def task_count(rows: int, columns: int, cores: int | None) -> int:
 
 
 def _local(spark: SparkSession, scan: Scan) -> DataFrame | None:
-    """Return a DataFrame with the rows in its plan; None if the rows are larger than estimated."""
+    """Read the rows in the driver, and return a DataFrame that contains them; no task then reads files.
+
+    Returns None if the rows have more than LOCAL_MAX_BYTES.
+    """
     schema = spark_schema(scan.schema)
     exact = arrow_schema(schema)
     batches, size = [], 0

@@ -113,9 +113,10 @@ def _declared(type: DataType) -> str:
 
 
 def is_as_read(schema: StructType) -> bool:
-    """Whether the options in the schema's metadata belong to a table that was read.
+    """Whether the metadata of this schema was made for reading a Nyala table.
 
-    Otherwise they belong to the target of a write.
+    Nyala puts the options that identify the table into the metadata. False: the schema has no such
+    metadata, or it is that of the target table of a write.
     """
     return any(IDENTITY in (field.metadata or {}) and _AS_READ in field.metadata for field in schema.fields)
 

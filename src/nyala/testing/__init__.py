@@ -12,7 +12,7 @@ Production code never imports this package.
     faulty_objects.py    a bucket whose requests fail, arrive late, or end the process
     s3_server.py         an S3 server inside the test's process, which can break connections
     clock.py             a clock that only the test moves, and random numbers from a seed
-    file_wrapper.py      base classes that pass every call to other files
+    file_wrapper.py      base classes that pass every call to another object with file access
 """
 
 from __future__ import annotations

@@ -168,7 +168,10 @@ _WITHOUT_SPACE: Final = frozenset({"sync", "sync_dir", "unlink", "remove_tree", 
 
 
 class _ShortWrite(Exception):
-    """A signal from `before` to a write: store half of the data, and then raise `error`."""
+    """Raised by `FaultyFiles.before` to let a write fail after half of its data.
+
+    error: what the write raises when it has stored this half.
+    """
 
     def __init__(self, error: StorageError) -> None:
         super().__init__()
@@ -259,7 +262,12 @@ class FaultyFiles(_Watcher):
 
 
 class _UnreliableFile:
-    """A RandomFile that calls `before` of its owner before every read."""
+    """A `RandomFile` whose reads may fail.
+
+    Before every read it calls `owner.before`, which raises the error of a read that must fail.
+
+    inner: the file that is read. owner: the `UnreadableFiles` that opened it.
+    """
 
     def __init__(self, inner: RandomFile, owner: UnreadableFiles) -> None:
         self._inner = inner

@@ -77,11 +77,19 @@ def at_random(
 class FaultyObjects:
     """Wraps any `Objects`: records the requests, and lets those fail that `faults` chooses.
 
+    faults: returns the fault of a request, or None:
+        "503"                          the bucket refuses the request
+        "drop before", "drop after"    the connection breaks before or after the bucket executes it
+        "late"                         the connection breaks, and the bucket executes it later
+        "409"                          a `create` reports a conflict; other requests succeed
+        "crash before", "crash after"  SimulatedCrash is raised before or after the bucket executes
+                                       it, and by every later request
+    late_s: a late request is carried out after a random time of at most this number of seconds. None: it
+        waits until the test calls `deliver`.
+    seed: for the random times.
+
     A `delete` of several keys counts as one request per key, because a bucket may delete only some
-    of them. Late requests wait until the test calls `deliver`, which carries them out in their
-    order. If `late_s` is given, they do not wait: a thread carries out each late request after a
-    random time of at most `late_s` seconds. Thread-safe: `requests` has the requests of all
-    threads.
+    of them. Thread-safe: `requests` has the requests of all threads.
 
     Examples
     --------
@@ -127,7 +135,10 @@ class FaultyObjects:
         return len(self._late)
 
     def deliver(self) -> None:
-        """Carry out all late requests, and wait until they have ended, also with `late_s`."""
+        """Carry out all late requests, and wait until they have ended.
+
+        If `late_s` was given, their threads carry them out, and this only waits for the threads.
+        """
         with self._lock:
             late, self._late = self._late, []
             threads, self._threads = self._threads, []

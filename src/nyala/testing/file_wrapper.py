@@ -1,4 +1,7 @@
-"""Wrappers that pass every call to other files, as base classes of the recording and failing files."""
+"""Base classes that pass every call to another object with file access, such as `PosixFiles`.
+
+The classes that record changes or let calls fail derive from them.
+"""
 
 from __future__ import annotations
 
@@ -114,7 +117,11 @@ class FileWrapper:
 
 
 class AppendFileWrapper(Generic[Owner]):
-    """An `AppendFile` that passes every call to `inner`; `owner` is the wrapper that created it."""
+    """A base class for written files in tests. It passes every call to another file.
+
+    inner: the `AppendFile` that gets the calls.
+    owner: the `FileWrapper` whose method `create` created this object. Subclasses report to it.
+    """
 
     def __init__(self, inner: AppendFile, owner: Owner) -> None:
         self._inner = inner
@@ -139,7 +146,11 @@ class AppendFileWrapper(Generic[Owner]):
 
 
 class FileLockWrapper(Generic[Owner]):
-    """A `FileLock` that passes every call to `inner`; `owner` is the wrapper that created it."""
+    """A base class for lock files in tests. It passes every call to another lock file.
+
+    inner: the `FileLock` that gets the calls.
+    owner: the `FileWrapper` whose method `lock` created this object. Subclasses report to it.
+    """
 
     def __init__(self, inner: FileLock, owner: Owner) -> None:
         self._inner = inner

@@ -67,7 +67,7 @@ class SmallDisk(FileWrapper):
         return files, size
 
     def fill(self) -> None:
-        """Let another program use all free space, or all free inodes."""
+        """Let another program use all free space, or all free inodes, until `heal`."""
         files, size = self._used()
         if self.limit == "inodes":
             self._inodes = files
@@ -75,7 +75,7 @@ class SmallDisk(FileWrapper):
             self._taken = max(self._capacity - size, 0)
 
     def heal(self) -> None:
-        """Let the other program free what it used."""
+        """End the effect of `fill`: the program that filled the disk removes its files."""
         self._taken = self._inodes = None
 
     def check_room(self, growth: int, path: str, files: int = 0) -> None:

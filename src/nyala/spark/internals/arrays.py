@@ -54,7 +54,11 @@ LONG_DIGITS: Final = 18
 
 
 def as_arrays(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    """Convert rows to batches of binary columns. Each binary value is one array of a column."""
+    """Pack thousands of rows into one row: yield batches with a binary column for each column.
+
+    A binary value has the bytes of one Spark array, which contains up to ARRAY_ROWS values of a column.
+    The module's docstring describes these bytes.
+    """
     rows, size = batch.num_rows, batch.nbytes
     if not rows:
         return
@@ -66,17 +70,22 @@ def as_arrays(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
 
 
 def _rows_within(limit_bytes: int, rows: int, size_bytes: int, most: int) -> int:
-    """Return how many rows fit into about `limit_bytes`, but at most `most`.
+    """Return how many rows of a batch fit into about `limit_bytes`, but at most `most`.
 
-    rows, size_bytes: the number of rows in the batch, and their size. If the result is below
-    `rows`, it is a multiple of 64.
+    If not all rows of the batch fit, the result is a multiple of 64, because the NULL bits of an array
+    are stored in words of 64 bits.
+
+    rows, size_bytes: the number of rows in the batch, and the size of the whole batch.
     """
     found = min(most, limit_bytes * rows // max(size_bytes, 1))
     return found if found >= rows else max(64, found - found % 64)
 
 
 def _array_column(column: pa.Array, array_rows: int) -> pa.Array:
-    """Convert a column to a binary column: each value is an array of up to `array_rows` values."""
+    """Convert a column to a binary column: each binary value is a Spark array of `array_rows` values.
+
+    The last array may have fewer values.
+    """
     type = column.type
     if pa.types.is_string(type) or pa.types.is_binary(type):
         offsets = _values(column, 1, np.dtype(np.int32), len(column) + 1).astype(np.int64)
@@ -125,10 +134,10 @@ def _head_bytes(rows: int) -> int:
 
 
 def _fixed(column: pa.Array, values: np.ndarray[Any, Any], array_rows: int) -> pa.Array:
-    """Convert a column of fixed-width values to a binary column with one array per value.
+    """Convert a column of fixed-width values to a binary column, whose values are Spark arrays.
 
-    values: the column's values. All full arrays are made in one step, and the last, shorter array
-    in a second step.
+    values: the column's values.
+    array_rows: the number of values in each array. The last array may have fewer.
     """
     rows, nulls = len(column), _nulls(column)
     whole, rest = divmod(rows, array_rows)
@@ -169,9 +178,10 @@ def _fill(arrays: Bytes, count: int, values: np.ndarray[Any, Any], nulls: Mask |
 def _variable(
     column: pa.Array, offsets: np.ndarray[Any, np.dtype[np.int64]], data: Bytes, array_rows: int
 ) -> pa.Array:
-    """Convert a column of text, binary or long decimals to a binary column with one array per value.
+    """Convert a column of text, binary or long decimals to a binary column, whose values are Spark arrays.
 
-    Value i of the column is data[offsets[i]:offsets[i + 1]].
+    offsets, data: value i of the column is data[offsets[i]:offsets[i + 1]].
+    array_rows: the number of values in each array. The last array may have fewer.
     """
     rows, nulls = len(column), _nulls(column)
     begins = np.arange(0, rows, array_rows)

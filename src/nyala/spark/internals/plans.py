@@ -3,7 +3,8 @@ estimates.
 
     LogicalRDD    declares the binary columns of a DataFrame as arrays c0, c1, …
     posexplode    makes one row per position p of c0, with the values c1[p], c2[p], …
-    Expand        keeps these steps below every join
+    Expand        a step that changes nothing. Spark moves no other step above it, so the arrays become
+                  rows before any join. Otherwise each row would contain a copy of its arrays in a join
 
 Classes are looked up by their full names, because py4j would ask the JVM for each part of
 `jvm.org.apache.spark.…`.
@@ -76,7 +77,11 @@ _SIZED: Final = re.compile(
 
 
 def available(spark: SparkSession) -> bool:
-    """Whether Nyala may use Spark's private classes in this session."""
+    """Whether Nyala may use Spark's private classes in this session.
+
+    This needs a session without Spark Connect, a Spark version in KNOWN_IN, and the setting SETTING,
+    which is on by default.
+    """
     version = ".".join(pyspark.__version__.split(".")[:2])
     return is_classic(spark) and version in KNOWN_IN and spark.conf.get(SETTING, "true") == "true"
 
@@ -113,15 +118,15 @@ def can_use_arrays(spark: SparkSession, schema: StructType) -> bool:
 def rows_of_arrays(
     frame: DataFrame, schema: StructType, rows: int, text_bytes: Mapping[str, float]
 ) -> DataFrame | None:
-    """Turn the arrays in the binary columns of `frame` back into rows.
+    """Turn the arrays in the binary columns of `frame` back into rows: one row per position in the arrays.
 
-    frame:      the result of `as_arrays`.
+    frame:      a DataFrame of batches that `as_arrays` made: each binary value is an array of a column.
     schema:     the schema of the rows.
     rows:       an estimate of the number of rows.
     text_bytes: by column, the mean length of text and binary values, if known.
 
     Spark needs rows and text_bytes to decide which side of a join it broadcasts. Returns None if
-    this version of Spark has other classes.
+    this version of Spark does not have the private classes that this function uses.
     """
     try:
         return _pinned_below_joins(
@@ -178,7 +183,10 @@ def _size_in_files(schema: StructType, rows: int, text_bytes: Mapping[str, float
 
 
 def _unrolled(arrays: DataFrame, schema: StructType) -> DataFrame:
-    """Return the rows of the arrays: one row for each position in them."""
+    """Return one row for each position in the arrays c0, c1, … of a row, with the values at this position.
+
+    arrays: a DataFrame with one array column for each field of `schema`.
+    """
     names = ["`" + field.name.replace("`", "``") + "`" for field in schema.fields]
     if len(names) == 1:
         return arrays.selectExpr(f"explode(c0) AS {names[0]}")

@@ -372,9 +372,11 @@ def _apply(spark: SparkSession, target: Backup, step: RestoreStep, table: Table,
 
 
 def _small_rows(target: Backup, step: RestoreStep) -> pa.Table | None:
-    """Return the rows of the backup `step`; None if they are too many to collect in the driver.
+    """Return the rows of one full or incremental backup; None if they are too many for the driver.
 
-    target: the backup to restore. Raises the errors of `read_part`.
+    target: the backup to restore. The rows get its columns.
+    step: the backup to read, on which `target` depends, or `target` itself.
+    Raises the errors of `read_part`.
     """
     if not _are_small([step]):
         return None

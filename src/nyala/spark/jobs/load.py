@@ -387,7 +387,10 @@ class _TaskPlan:
     ranges: tuple[tuple[int, int], ...]
 
     def for_tablet(self, ordinal: int) -> LoadPlan:
-        """Return the plan of one tablet, which it reads from the file `path`."""
+        """Read the plan of one tablet from the file `self.path`, and return it.
+
+        ordinal: the position of the tablet among the tablets of the load, from 0.
+        """
         offset, length = self.ranges[ordinal]
         with kept_by_lease(f"the load into table {self.plan.table!r}", "run the job again"):
             file = self.address.env.files.open(self.path)

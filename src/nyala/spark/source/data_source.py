@@ -190,8 +190,12 @@ class NyalaDataSource(DataSource):
         return {**default, **given} if is_default else given
 
     def _with_identity(self, schema: StructType, names: tuple[str, ...]) -> dict[str, str]:
-        """Return the options of this statement. If they name no table, add options from the schema.
+        """Return the options of this statement. If they name no table, add the stored ones of the table.
 
+        Nyala stores the options that identify a table, such as its path, in the metadata of a Spark
+        schema.
+
+        schema: a schema that may have such metadata.
         names: the stored options that may be added.
         """
         given = self._given()
@@ -205,8 +209,12 @@ class NyalaDataSource(DataSource):
         return given
 
     def _with_target(self, schema: StructType) -> dict[str, str]:
-        """Return the options of a write.
+        """Return the options of a write, which name the target table.
 
+        If this statement names no table, its options come from the metadata of the target's schema. The
+        metadata is not used if it came from a table that the statement reads.
+
+        schema: the schema that Spark passes for the write.
         Raises InvalidArgumentError if the target table is unknown.
         """
         given = self._given()

@@ -52,14 +52,20 @@ _RULES: Final = tuple(
 
 
 def in_options(message: str) -> str:
-    """Reword a message: options in place of Python arguments."""
+    """Return a message of the library with Spark's options in place of Python arguments.
+
+    For example, `at=` becomes "option at=".
+    """
     for pattern, words in _RULES:
         message = pattern.sub(words, message)
     return message
 
 
 def rows_in_options(errors: pa.Table) -> pa.Table:
-    """Reword the messages in a table of failing rows, as `in_options` does."""
+    """Return a table of failing rows whose messages name Spark's options in place of Python arguments.
+
+    Also removes row positions from the messages (`without_row_positions`).
+    """
     messages = errors.column("message")
     for python, words in _ROW_RULES:
         messages = pc.replace_substring(messages, python, words)
@@ -69,7 +75,10 @@ def rows_in_options(errors: pa.Table) -> pa.Table:
 
 
 def without_row_positions(errors: pa.Table) -> pa.Table:
-    """Remove row positions from the messages of failing rows."""
+    """Return a table of failing rows without row positions in its messages.
+
+    The positions count the rows of one task, so they mean nothing to the user.
+    """
     messages = pc.replace_substring_regex(errors.column("message"), _ROW_POSITIONS, r"\1")
     return errors.set_column(errors.schema.get_field_index("message"), "message", messages)
 

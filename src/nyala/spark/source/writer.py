@@ -3,18 +3,20 @@ them as one batch.
 
     executor's worker                         planner worker                   the store's writer
     write(batches): stage the rows in         commit(messages): send   ──────► write one atomic batch
-    staging/<key>/part-….arrow, return        key and files                    together with the key
-    the file's name
+    staging/<job>/part-….arrow, return        file names and                   together with the
+    the file's name                           the job key                      job key
 
 A *planner worker* is a Python process that Spark starts on the driver's machine. The rows of a job
 are one batch, in the order of Spark's partitions and of the rows in each partition. Each task finds
-the tablets of its rows and sorts the rows by key (`tablet.jobs.staged_files`), so the commit merges
-sorted runs. `nyala.spark.load` and `upsert` write rowset files in the tasks instead.
+the tablets of its rows and sorts the rows by primary key (`tablet.jobs.staged_files`), so the commit
+merges sorted runs. `nyala.spark.load` and `upsert` write rowset files in the tasks instead.
+
+A *job key* is the idempotency key of a job: the store commits a batch with this key at most once.
 
 Invariants
     W-a  A task may run twice (retry, speculation). Each attempt writes its own file, and the commit
          uses the file of one attempt.
-    W-b  The planner chooses the key of a job. The store applies a key once, even if the commit is
+    W-b  The planner worker chooses the job key. So the batch is written once, even if the commit is
          sent twice.
     W-c  `commit` removes the staged files, also after an error. Spark calls `abort` after a
          `commit` that raised. Then `abort` only removes staged files, and does not change the
@@ -270,10 +272,12 @@ def commit_files(
 def failure_text(
     errors: pa.Table, position: int, row_text: Callable[[int | None], str], *, with_code: bool = False
 ) -> str:
-    """Return a text with the row number, the key and the error of one failing row.
+    """Return a text with the row number, the primary key and the error of one failing row.
 
-    position: the position of the row in `errors`. row_text: as for `failures_text`. with_code: put
-    the code of the error before its message.
+    errors: the table of failing rows.
+    position: the position of the row in `errors`.
+    row_text: returns the text for a row number, such as "row 5". The number is None if it is unknown.
+    with_code: put the code of the error before its message.
     """
     (row,) = errors.slice(position, 1).to_pylist()
     key = ", ".join(f"{name}={row[name]!r}" for name in errors.column_names[4:])
@@ -285,7 +289,8 @@ def failures_text(errors: pa.Table, row_text: Callable[[int | None], str] = "row
     """Return a line with the number of failing rows by code, and a line for each of the first
     hundred rows.
 
-    row_text: formats the number of a row. Default: "row 5", its position in the job.
+    row_text: returns the text for a row number, such as "row 5", the default. The number is the
+        position of the row in the job, or None if it is unknown.
     """
     codes = Counter(errors.column("code").to_pylist())
     lines = [", ".join(f"{count} {code}" for code, count in sorted(codes.items()))]

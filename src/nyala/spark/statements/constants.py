@@ -15,12 +15,12 @@ Invariants
         date functions. So two evaluations can differ only by the present moment. Text literals must
         begin with a digit, because 'now' and 'today' mean the present moment too.
     C2  The present moment is allowed only in comparisons with `>` and `>=`. The statement runs a
-        little after Spark has computed the value. At that later moment the value is greater, or
-        smaller by less than SLACK_US. The scan uses the value minus the slack, so it keeps every
-        row that the statement needs. (Example: one month before March 30th, 23:00 is February 29th,
-        23:00. One month before March 31st, 1:00 is February 29th, 1:00, which is earlier.) An
-        expression has at most one calendar step (an interval in days, months or longer units), and
-        applies no function to its result.
+        little after Spark has computed the value. When it runs, the value is usually greater, so the
+        scan returns more rows than the statement needs. A calendar step (an interval in days, months
+        or longer units) can also make it smaller: one month before March 30th, 23:00 is February
+        29th, 23:00, but one month before March 31st, 1:00 is February 29th, 1:00. One step makes it
+        smaller by less than SLACK_US. So the scan uses the value minus SLACK_US. An expression has at
+        most one calendar step, and no function is applied to the result of the step.
     C3  The value has the type of the column, or a type that Spark converts to it exactly: a date
         for a timestamp, a text for a date or timestamp, a narrower number for a wider one.
 
@@ -78,10 +78,12 @@ _EPOCH_ORDINAL: Final = dt.date(1970, 1, 1).toordinal()
 
 @dataclass(frozen=True)
 class PendingTerm:
-    """A comparison `column op value`, where `text` is the SQL expression of the value.
+    """A comparison `column op value` of a statement, whose value Spark must still compute.
 
+    text:     the SQL expression of the value.
     type:     the column's type.
-    slack_us: microseconds to subtract from the value of a timestamp.
+    slack_us: microseconds to subtract from the computed timestamp. The statement runs later than the
+        computation, and its own value may then be smaller by less than this.
     """
 
     column: str
@@ -97,7 +99,8 @@ class Constant:
 
     text:     its SQL.
     present:  whether it contains the present moment, such as `now()`.
-    slack_us: by how many microseconds its value can fall while time passes.
+    slack_us: if the expression is computed again later, its value may be smaller by less than this
+        number of microseconds. 0: it never becomes smaller.
     """
 
     text: str
@@ -106,7 +109,10 @@ class Constant:
 
 
 def can_be_pending(type: pa.DataType) -> bool:
-    """Whether a comparison of a column of this type can be a pending term."""
+    """Whether Spark may compute the value with which a column of this type is compared.
+
+    True for timestamps, dates, integers and decimals.
+    """
     return bool(
         pa.types.is_timestamp(type)
         or pa.types.is_date(type)
@@ -116,7 +122,11 @@ def can_be_pending(type: pa.DataType) -> bool:
 
 
 def constant_of(node: Node) -> Constant | None:
-    """Return the constant of an expression, or None if it must not be evaluated in advance."""
+    """Return the expression as a `Constant`, or None if Spark may not compute it before the statement runs.
+
+    Its value could then be another one than in the statement. Such expressions have columns, random
+    functions, or several calendar steps (intervals of days or longer) from the present moment.
+    """
     present = _present(node)
     steps = _calendar_steps(node) if present else 0
     if present is None or steps > 1:
@@ -127,7 +137,8 @@ def constant_of(node: Node) -> Constant | None:
 def _present(node: Node) -> bool | None:
     """Whether a constant expression contains the present moment, such as `now()`.
 
-    Returns None if the expression must not be evaluated in advance.
+    Returns None if Spark may not compute the expression before the statement runs, for example
+    because it has a column.
     """
     kind = type(node).__name__
     if kind == "Literal":
@@ -162,17 +173,17 @@ def _present(node: Node) -> bool | None:
 
 
 def _present_in_argument(node: Node) -> bool | None:
-    """Check the argument of a cast or function; return the same as `_present`.
+    """Whether the argument of a cast or function contains the present moment, such as `now()`.
 
-    Returns None also if the argument has both the present moment and a calendar step, such as
-    `now() - INTERVAL 1 MONTH`.
+    Returns None if Spark may not compute it before the statement runs. This is also the case for the
+    present moment plus or minus days or longer units, such as `now() - INTERVAL 1 MONTH`.
     """
     found = _present(node)
     return None if found and _calendar_steps(node) else found
 
 
 def _calendar_steps(node: Node) -> int:
-    """Return the number of calendar steps: intervals in days, months or other long units."""
+    """Return the number of intervals in the expression that are not in hours or shorter units."""
     units = [str(part.args.get("unit")).upper() for part in node.walk() if type(part).__name__ == "Interval"]
     return sum(unit not in _CLOCK_UNITS for unit in units)
 
@@ -191,12 +202,15 @@ def _parses_back(node: Node) -> bool:
 
 
 def _constant(node: Node) -> bool | None:
-    """Return False if the expression is allowed and has no present moment, otherwise None."""
+    """Return `_present(node)` if it is False: a constant without the present moment. Otherwise None."""
     return False if _present(node) is False else None
 
 
 def _is_plain(node: Node) -> bool:
-    """Whether a text literal begins with a digit and has no escapes, so that C1 allows it."""
+    """Whether a text literal has a fixed meaning: it begins with a digit, and has no escapes.
+
+    Other texts may mean the present moment, as 'now' does.
+    """
     text, meta = str(node.this), node.meta
     as_written = "start" not in meta or meta["end"] - meta["start"] == len(text) + 1
     return as_written and _PLAIN.fullmatch(text) is not None
@@ -205,7 +219,8 @@ def _is_plain(node: Node) -> bool:
 def with_values(spark: SparkSession, terms: Sequence[PendingTerm]) -> list[Predicate | None]:
     """Let Spark compute the values of the terms, and return each term as a predicate.
 
-    A predicate is None if the scan must not use the value.
+    A predicate is None if the value does not have a type that Spark compares with the column exactly,
+    or if Spark cannot compute it. The scan then does not use this term.
 
     Cost: one Spark statement without a job for all terms, about 20 ms.
     """
@@ -235,9 +250,11 @@ def _as_number(term: PendingTerm) -> str:
 
 
 def _with_value(term: PendingTerm, kind: str, value: Any) -> Predicate | None:
-    """Return the term as a predicate, or None if the value does not suit the column.
+    """Return the term as a predicate with the computed value.
 
     kind: Spark's type of the value.
+    Returns: None for NULL, for a value outside the column's range, and for a type that Spark does not
+        convert exactly to the column's type.
     """
     if value is None:
         return None

@@ -32,9 +32,12 @@ _DAY: Final = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
 
 
 def translate(node: Node, alias: str, schema: pa.Schema) -> Predicate | None:
-    """Return the term as a Nyala predicate, or None if it has no equivalent.
+    """Return the condition `node` as a Nyala predicate, or None if none means the same.
 
-    alias, schema: the name of the table in the statement, and its schema.
+    It can be translated if it compares columns of the scanned table with literals that the columns'
+    types hold exactly, also with IN, BETWEEN, IS NULL, AND, OR and NOT.
+
+    alias, schema: the name of the scanned table in the statement, and its schema.
     """
     exp = sqlglot().exp
     node = node.unnest()
@@ -72,12 +75,12 @@ def translate(node: Node, alias: str, schema: pa.Schema) -> Predicate | None:
 
 
 def implied_parts(node: Node, alias: str, schema: pa.Schema) -> Iterator[Predicate | PendingTerm]:
-    """Yield weaker conditions that every row has if it satisfies the term.
+    """Yield conditions that are true for every row for which the condition `node` is true.
 
-    Used for terms that `translate` cannot translate. A condition is a predicate, or a PendingTerm
-    if Spark must compute its value.
+    For a `node` that `translate` cannot translate: the scan can use the yielded conditions in its
+    place. Each is a predicate, or a PendingTerm if Spark must compute its value.
 
-    alias, schema: the name of the table in the statement, and its schema.
+    alias, schema: the name of the scanned table in the statement, and its schema.
     """
     exp = sqlglot().exp
     node = node.unnest()
@@ -106,10 +109,13 @@ def implied_parts(node: Node, alias: str, schema: pa.Schema) -> Iterator[Predica
 
 
 def _implied(node: Node, alias: str, schema: pa.Schema) -> Predicate | None:
-    """Return a predicate that follows from the term, or None.
+    """Return a predicate that is true for every row for which the condition `node` is true, or None.
 
-    For an AND, the result is the AND of those parts that can be translated. For an OR, every branch
-    must give a predicate, and the result is the OR of these.
+    The scan can use it in place of a condition that cannot be translated as a whole. For an AND, the
+    result is the AND of those parts that can be translated. For an OR, every branch must give a
+    predicate, and the result is the OR of these.
+
+    alias, schema: the name of the scanned table in the statement, and its schema.
     """
     exp = sqlglot().exp
     node = node.unnest()

@@ -155,11 +155,13 @@ def close_readers() -> None:
 def shared_frame(
     spark: SparkSession, scan: Scan, request: Hashable, make: Callable[[], LeasedFrame]
 ) -> LeasedFrame:
-    """Return the shared DataFrame of a scan if its lease is valid, otherwise call `make`.
+    """Return the DataFrame that an earlier statement made for an equal scan, or call `make` for a new one.
 
-    request: a key of the columns, the predicate, the lease's duration and the use of arrays. Two
-    scans of one table and moment share a DataFrame only if their keys are equal. A new DataFrame
-    is shared only if it has a lease.
+    Two scans are equal if they have the same session, store, table, moment and `request`. A DataFrame is
+    used again only while it has a lease that is valid. This call renews the lease.
+
+    request: a tuple of the columns, the predicate, the lease's duration and whether rows are sent as
+        arrays.
     """
     root, table = scan._root_and_table()
     # The id of the session is unique, because shared DataFrames keep their sessions alive.

@@ -45,7 +45,13 @@ _AFTER_TERM: Final = re.compile(
 
 @dataclass(frozen=True)
 class TableRead:
-    """What one use of a table needs. The fields are those of `TableUse` in `table_uses`."""
+    """What the scan of one table in a statement must return. A statement can have several such scans.
+
+    columns: the columns that the statement needs, in the table's order.
+    where:   the predicate of the scan, or None.
+    applied: the positions [begin, end) of conditions in the text that every row of the scan satisfies.
+    pending: conditions for the scan whose values Spark must compute.
+    """
 
     columns: tuple[str, ...]
     where: Predicate | None = None
@@ -54,14 +60,14 @@ class TableRead:
 
 
 def table_reads(text: str, tree: Node, schemas: Mapping[str, pa.Schema]) -> dict[str, TableRead]:
-    """Return the columns and the predicate that each use of a table needs, by key.
+    """Return the columns and the predicate for the scan of each Nyala table in a statement, by key.
 
     text:    the statement.
-    tree:    its syntax tree, with a key such as nyala_0 in place of each Nyala table.
-    schemas: the schema of each key's table.
+    tree:    its syntax tree, with a key such as nyala_0 in each place where it names a Nyala table.
+    schemas: by key, the schema of the table in this place.
 
-    If a key is missing in the result, the use needs all columns and gets no predicate. Q1 says
-    which columns a use needs.
+    If the result lacks a key, the scan there must read all columns of all rows. Otherwise it reads the
+    columns that the statement names.
     """
     glot = sqlglot()
     # Not analysed: piped statements, whose steps have their own columns, and `+ 'a'`, which
@@ -214,7 +220,7 @@ def _qualified(tree: Node, described: Mapping[str, Any], *, expand_stars: bool) 
 
 
 def _stars(scope: Any) -> list[Node]:
-    """Return the `*` of a SELECT and of its expressions, but not those of count(*)."""
+    """Return every `*` in a SELECT, such as `*`, `t.*` and that of struct(*), but not that of count(*)."""
     exp = sqlglot().exp
     return [star for star in scope.find_all(exp.Star) if not isinstance(star.parent, exp.Count)]
 
@@ -244,9 +250,14 @@ def _is_projection(star: Node) -> bool:
 def _resolved_uses(
     scopes: Sequence[Any], plain: Mapping[str, pa.Schema]
 ) -> Iterator[tuple[str, list[Node], str, Any]]:
-    """Yield (key, named columns, alias, scope) for each use of a Nyala table.
+    """Yield (key, columns, alias, scope) for each place where the statement names a Nyala table.
 
-    A scope is a SELECT with its tables. A SELECT with a column whose table is unknown is skipped.
+    A SELECT with a column whose table is unknown is skipped.
+
+    plain: by the key of such a place (nyala_0, nyala_1, …), the schema of its table. Other keys are
+        skipped.
+    columns: the columns of the table that the statement names there. A `*` is left out.
+    scope: the SELECT with its tables. alias: the table's name in this SELECT.
     """
     exp = sqlglot().exp
     for scope in scopes:
@@ -299,9 +310,13 @@ def _columns_of(scope: Any, alias: str) -> Iterator[Node]:
 
 
 def _filters(scope: Any, alias: str) -> Iterator[tuple[Node, bool]]:
-    """Yield the terms that a row of the table must satisfy to affect the result.
+    """Yield the conditions of a SELECT that the scan of a table may apply.
 
-    Each item is a pair: the term, and True for a term of WHERE, False for a term of ON.
+    A row of the table that fails one of them cannot change the result of the SELECT. So conditions of
+    WHERE are left out if an outer join fills the table with NULLs.
+
+    scope, alias: the SELECT, and the table's name in it.
+    Yields: (condition, True) for WHERE, (condition, False) for the ON of the table's join.
     """
     exp = sqlglot().exp
     select = scope.expression
@@ -353,7 +368,14 @@ def _terms(node: Node) -> Iterator[Node]:
 def _position_of_term(
     text: str, node: Node, term: Predicate, alias: str, schema: pa.Schema
 ) -> tuple[int, int] | None:
-    """Return the position [begin, end) of the term in the text, or None if it is unclear."""
+    """Return the position [begin, end) of a condition in the text, so that TRUE can replace it there.
+
+    Returns None if it must stay: for a column of floating point numbers, or if the text at the position
+    has another meaning when it is parsed alone.
+
+    node, term: the condition in the syntax tree, and as a predicate.
+    alias, schema: the table's name in the SELECT, and its schema.
+    """
     if any(pa.types.is_floating(schema.field(name).type) for name in column_names_in(term)):
         return None
     metas = [part.meta for part in node.walk() if "start" in part.meta and "end" in part.meta]

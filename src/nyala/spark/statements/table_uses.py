@@ -1,12 +1,13 @@
 """Finds the Nyala tables in a SELECT, and makes the text that Spark runs, with a scan in place of
-each table.
+each table. A place where the statement names a table is called a use of the table. A term is a
+condition of WHERE or ON that is joined to others by AND.
 
 The statement of the user, in which t and u are Nyala tables:
 
     SELECT a.v FROM t AS a JOIN u ON a.k = u.k WHERE a.k > 5
 
-What its two uses of tables need (`table_reads`). Each use becomes a scan of its own, as a
-DataFrame:
+It has two uses of tables. Each becomes a scan of its own, as a DataFrame. `table_reads` finds what
+each scan must return:
 
     nyala_0    t AS a    columns k, v    where k > 5
     nyala_1    u         column k
@@ -23,21 +24,22 @@ Invariants
         star counts as the columns that outer queries use; a star in EXISTS counts as no column. If
         the needed columns are unclear, the scan has all columns. This happens for a column whose
         table is unknown, NATURAL JOIN, `* EXCEPT`, and a star under UNION or in a function.
-    Q2  A scan gets a predicate only if a row that fails it cannot affect the result. This is true
-        for a term of WHERE if no outer join fills the table with NULL, and for a term of ON about
-        the joined table.
-    Q3  A scan gets a term only if the term means the same in Spark and Nyala. Such terms compare a
+    Q2  A scan gets a predicate only if the rows that fail it cannot change the result. This holds
+        for a term of WHERE, unless an outer join fills the table with NULLs. It also holds for a
+        term of ON about the joined table.
+    Q3  A scan gets a term only if the term means the same in Spark and Nyala. So it compares a
         column with a literal that the column's type holds exactly, also with IN, BETWEEN, IS NULL,
-        AND, OR and NOT. In a comparison with a constant expression, or with a text that means a
-        time, Spark computes the value (pending terms, `constants`). If an OR has terms of several
-        tables, or terms that cannot be translated, the scan gets a weaker predicate: the OR of what
-        each branch implies for its table.
+        AND, OR and NOT. If the column is compared with a constant expression, or with a text that
+        means a time, Spark computes the value (`constants`). An OR may have conditions of several
+        tables, or conditions that cannot be translated. Then the scan gets a predicate that returns
+        more rows: the OR of what each branch implies for its table.
     Q4  All tables of one store are read at one timestamp.
     Q5  If the scan applies a term of WHERE completely, TRUE replaces the term in the text. Then the
         scan need not return the term's columns, and Spark need not compile a new filter when only
         the numbers in the term change. A term is replaced only if its text, parsed alone, is the
-        same predicate, and if the words or signs around it separate terms. Terms of floating point
-        columns stay, because Spark orders NaN above all numbers.
+        same predicate. It must also come directly after WHERE, AND or "(", and directly before AND,
+        ")" or the next clause. Terms of floating point columns stay, because Spark orders NaN above
+        all numbers.
     Q6  If this analysis misses a column, Spark rejects the statement. `sql` then runs it again with
         all columns and all terms (`uses_of_all_columns`), and returns or raises the outcome of this
         second run.
@@ -77,7 +79,7 @@ _known: dict[str, tuple[dict[tuple[str, ...], pa.Schema | None], list[TableUse] 
 
 @dataclass(frozen=True)
 class TableUse:
-    """One use of a Nyala table in a statement.
+    """A place where a statement names a Nyala table, and what the scan of the table must return.
 
     begin, end: the position [begin, end) of the table's name in the text.
     alias:      the alias to add there, or None if the use has one.
@@ -103,12 +105,12 @@ def find_uses(
     *,
     double_quoted_names: bool = False,
 ) -> list[TableUse]:
-    """Return the uses of Nyala tables in a statement, in the order of the text.
+    """Return each place where a statement names a Nyala table, in the order of the text.
 
     schema_of: returns the schema of a table by the parts of its name, or None if it is not a Nyala
         table.
-    double_quoted_names: whether Spark reads text in double quotes as a name. sqlglot does not, so
-        all uses then have all columns and no predicate.
+    double_quoted_names: whether Spark reads text in double quotes as a name. If True, each scan reads
+        all columns of all rows: the parser sqlglot reads such names as texts, so it misses columns.
 
     Cost: some milliseconds. For a text that was analysed before: one call of `schema_of` per name.
     Raises InvalidArgumentError if the text is not one SELECT, and ImportError without
@@ -171,7 +173,9 @@ def _analyze(text: str, schema_of: Callable[[tuple[str, ...]], pa.Schema | None]
     except glot.errors.SqlglotError as error:
         raise InvalidArgumentError(f"the statement has a syntax error: {_first_line(error)}") from None
     except TypeError as error:  # sqlglot 28 and 29 raise it for `|> SET`
-        raise InvalidArgumentError("the statement has a syntax error") from error
+        raise InvalidArgumentError(
+            "the statement has a syntax error, or a step |> SET, which is not supported: write it as a SELECT without |>"
+        ) from error
     if len(trees) != 1 or not isinstance(trees[0], exp.Query):
         raise InvalidArgumentError(
             "nyala.spark.sql accepts only one SELECT (SELECT * FROM t instead of TABLE t). To write rows, use "
@@ -249,7 +253,10 @@ def _position(node: Node, text: str) -> tuple[int, int, str | None]:
     """
     metas = [part.meta for part in node.parts]
     if not all("start" in meta and "end" in meta for meta in metas):
-        raise InvalidArgumentError(f"cannot find the position of table {node.name!r} in {text!r}")
+        raise InvalidArgumentError(
+            f"nyala.spark.sql cannot find the name of table {node.name!r} in {text!r}: write the table's plain name after "
+            "FROM or JOIN"
+        )
     if any(node.args.get(what) for what in ("sample", "version", "when", "pivots", "changes")):
         raise InvalidArgumentError(
             f"table {node.name!r}: TABLESAMPLE, PIVOT and time travel are not supported here; use a subquery, or at="
