@@ -91,7 +91,7 @@ class OpenedPlace:
 def open_place(
     folder: str | os.PathLike[str], storage_options: StorageOptions | None
 ) -> Iterator[OpenedPlace]:
-    """Yield the folder or bucket that contains backups, and release its connections after the block.
+    """Yield the folder or bucket that contains backups; close its connections after the block.
 
     folder: the path of a folder, or the URL of a bucket with a prefix.
     storage_options: credentials and settings of the bucket; must be None for a folder.

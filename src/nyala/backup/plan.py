@@ -4,10 +4,10 @@
     incremental   for each row that changed after the last backup, up to `until`: insert, update or delete
 
 Invariants
-    B3  A restore reads only the rows of tablets that exist in the backup to restore. Earlier backups
-        may also have rows of a range that was dropped later. The change feed does not report these
-        rows as deleted, so no later backup removes them. Tablet ids are never reused, so the rows are
-        skipped even if the same range was added again.
+    B3  A restore reads only the rows of tablets that exist in the backup to restore. Earlier
+        backups may also have rows of a range that was dropped later. The change feed does not
+        report these rows as deleted, so no later backup removes them. Tablet ids are never reused,
+        so the rows are skipped even if the same range was added again.
 """
 
 from __future__ import annotations

@@ -5,8 +5,8 @@
     finish_backup    writes the metadata (backup.json), and gives the folder its final name
 
 `back_up` plans all tables at one moment, and writes the files of their tablets in two threads. Then it
-finishes the backup of each table. At last it writes the record of the whole store, a file that names
-these backups.
+finishes the backup of each table. At last it writes the record of the whole store, a file that
+names these backups.
 
 Memory: for each of the two threads, the rows that a scan decodes ahead, and one file.
 """

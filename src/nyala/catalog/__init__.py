@@ -1,7 +1,7 @@
 """Keeps the catalogue of a store, its lock, and its leases.
 
-The catalogue lists the tables, tablets, rowsets and files. Each change of the catalogue is one record
-of the store's log. The lock allows one writer. Leases keep old files for readers.
+The catalogue lists the tables, tablets, rowsets and files. Each change of the catalogue is one
+record of the store's log. The lock allows one writer. Leases keep old files for readers.
 
 format         names of files, and the format's version
 model          the catalogue as an immutable value, and a change of the catalogue

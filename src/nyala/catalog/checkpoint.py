@@ -142,8 +142,8 @@ def write_identity(env: Env, directory: str) -> StoreIdentity:
 def read_identity(files: Files, directory: str) -> StoreIdentity:
     """Return the content of `nyala.json`: the store's id and the time of its creation.
 
-    Raises: MissingFileError if the file is missing; CorruptionError if it is damaged; StorageError if
-        another version of the format wrote it.
+    Raises: MissingFileError if the file is missing; CorruptionError if it is damaged; StorageError
+        if another version of the format wrote it.
     """
     path = identity_path(directory)
     if files.size(path) > _IDENTITY_BYTES_MAX:
@@ -164,7 +164,10 @@ def checkpoint_versions(files: Files, directory: str) -> list[int]:
 
 
 def write_checkpoint(files: Files, directory: str, state: CatalogState) -> str:
-    """Write and sync the whole catalogue as a new checkpoint; return its path. Raises: StorageError."""
+    """Write and sync the whole catalogue as a new checkpoint; return the path of its file.
+
+    Raises: StorageError.
+    """
     path = checkpoint_path(directory, state.version)
     files.write_atomic(path, encode_checkpoint(state))
     return path

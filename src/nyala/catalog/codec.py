@@ -1,8 +1,8 @@
 """Encodes the whole catalogue as JSON for a checkpoint, and a change of the catalogue for the log.
 
-A `Shape` describes one kind of entry, such as a tablet. For each JSON field it gives the field's name,
-its JSON type, and the attribute of the entry whose value the field contains. The encoders, the decoders
-and the tables of the documentation page (see Source) are derived from the shapes.
+A `Shape` describes one kind of entry, such as a tablet. For each JSON field it gives the field's
+name, its JSON type, and the attribute of the entry whose value the field contains. The encoders,
+the decoders and the tables of the documentation page (see Source) are derived from the shapes.
 
 Decoders raise ValueError for invalid content, and their callers add the file's name. The file's
 checksum was right, so invalid content means that the file was forged, or that Nyala has a bug.

@@ -93,7 +93,8 @@ class PurgedRange:
         return self.drops[-1]
 
     def missing_at(self, timestamp: int) -> bool:
-        """Return whether the partition existed at that moment, so that a read of it would miss rows."""
+        """Return whether the partition existed at that moment, so that a read would miss its rows.
+        """
         return existed_at(self.created, self.drops, timestamp)
 
 
@@ -110,7 +111,8 @@ class TableEntry:
         as a snapshot could still read them.
     rewritten_at: the timestamp of the last repartition, copy or clone, which rewrote all rows without
         history; 0: never.
-    drops: the timestamps at which the table was dropped, undropped, dropped again and so on, alternating.
+    drops: the timestamps at which the table was dropped, undropped, dropped again and so on,
+        alternating.
     tagged: the moments of tags at which the table existed, ascending.
     purged_keys: a timestamp after the delete of the rows that were last purged by key; 0: no row
         was purged by key.
@@ -173,10 +175,10 @@ class TabletEntry:
     """A tablet: one partition of a table.
 
     inserts_durable: inserts up to this timestamp are in files, so a replay of the log skips them.
-    drops: the timestamps at which the range partition was dropped, undropped, dropped again and so on,
-        alternating.
-    auto_id: no row in the tablet's files has a greater value of its auto-incrementing key column; 0: no
-        value was given yet.
+    drops: the timestamps at which the range partition was dropped, undropped, dropped again and so
+        on, alternating.
+    auto_id: no row in the tablet's files has a greater value of its auto-incrementing key column;
+        0: no value was given yet.
     """
 
     id: int
@@ -358,19 +360,21 @@ class CatalogState:
         )
 
     def tablets_by_table(self) -> dict[int, list[TabletEntry]]:
-        """Return the tablets of each table, in the order of their ids. Visits all tablets of the store."""
+        """Return the tablets of each table, in the order of their ids. Reads all tablets."""
         return _grouped(self.tablets.values(), "table_id")
 
     def rowsets_by_tablet(self) -> dict[int, list[RowSetEntry]]:
-        """Return the rowsets of each tablet, in the order of their ids. Visits all rowsets of the store."""
+        """Return the rowsets of each tablet, in the order of their ids. Reads all rowset entries.
+        """
         return _grouped(self.rowsets.values(), "tablet_id")
 
     def parts_by_rowset(self) -> dict[int, list[PartEntry]]:
-        """Return the parts of each rowset, oldest first. Visits all parts of the store."""
+        """Return the parts of each rowset, oldest first. Reads all part entries of the catalogue.
+        """
         return _grouped(self.parts.values(), "rowset_id")
 
     def deltas_by_rowset(self) -> dict[int, list[DeltaEntry]]:
-        """Return the delta files of each rowset, oldest first. Visits all delta files of the store."""
+        """Return the delta files of each rowset, oldest first. Reads all delta entries."""
         groups: dict[int, list[DeltaEntry]] = _grouped(self.deltas.values(), "rowset_id")
         for group in groups.values():
             group.sort(key=lambda delta: (delta.timestamp_min, delta.id))

@@ -431,8 +431,8 @@ class _Load:
     def _write_failure(self, error: Any, file: DataFile, batch: FileBatch) -> Failure:
         """Return the error that the command reports for a rejected batch.
 
-        error: the error of the write, whose row numbers count from the begin of the batch. The returned
-            error has row numbers that count from the begin of the file.
+        error: the error of the write. Its row numbers count from the start of the batch. Those of
+            the returned error count from the start of the file.
         """
         if error.errors is None or not len(error.errors):
             return Failure(f"{file.name}: {error}", type(error).__name__, {"rows_loaded": self._loaded()})

@@ -230,8 +230,8 @@ def storage_options_of_both(
     A folder gets no options. A store in a bucket gets the shared option --option NAME=VALUE.
 
     option: the name of a second option of the command, only for `path`, such as --to-option.
-    given: the values that the user passed with it. Without values, `path` gets the values of --option
-        if `store` is a folder or both are URLs of the same scheme.
+    given: the values that the user passed with it. Without values, `path` gets the values of
+        --option if `store` is a folder or both are URLs of the same scheme.
     Raises: click.UsageError if `given` has values and `path` is a folder.
     """
     from nyala.env.paths import is_bucket_url

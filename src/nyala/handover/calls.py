@@ -87,8 +87,8 @@ class Outgoing:
     def add(self, rows: pa.Table) -> int | list[str]:
         """Add rows to the request, and return what the writer needs to find them.
 
-        Returns: the number of an attachment; or, if the attachments would exceed ATTACHED_MAX_BYTES,
-            the key of a staging folder and the name of a file in it.
+        Returns: the number of an attachment; or, if the attachments would exceed
+            ATTACHED_MAX_BYTES, the key of a staging folder and the name of a file in it.
         """
         if self._bytes + rows.nbytes <= ATTACHED_MAX_BYTES:
             body = bytes(to_ipc(rows))
@@ -103,7 +103,7 @@ class Outgoing:
         return [key, name]
 
     def discard(self) -> None:
-        """Remove the staged files. Call this after the writer's answer, because the writer reads them."""
+        """Remove the staged files. Call this after the answer: until then the writer reads them."""
         if self._staging is not None:
             with contextlib.suppress(Error):  # the writer removes them after _STAGING_TTL_S
                 self._env.files.remove_tree(self._staging[1])
@@ -445,7 +445,7 @@ def _check_comment(value: Any, data: Incoming) -> Any:
 
 
 def _check_moment(value: Any, data: Incoming) -> Any:
-    """Return the timestamp `value` if it is at most the newest moment that readers of the store may see.
+    """Return the timestamp `value` if it is not after the newest moment that readers may see.
 
     data: the request, which has this newest moment. Raises: ValueError.
     """

@@ -507,8 +507,8 @@ _connections: weakref.WeakSet[Connection] = weakref.WeakSet()
 def _forget_in_child() -> None:
     """Close the sockets that a forked child inherited from its parent.
 
-    The child has no threads that answer requests. A connection must end when the parent ends, because
-    its locks end with it. An open copy in the child would keep the connection open.
+    The child has no threads that answer requests. A connection must end when the parent ends,
+    because its locks end with it. An open copy in the child would keep the connection open.
     """
     for connection in list(_connections):
         connection.close()
@@ -528,9 +528,9 @@ os.register_at_fork(after_in_child=_forget_in_child)
 class _Wire:
     """Sends and receives frames over a connected socket.
 
-    left_s: a function that returns for how many seconds the next call may still wait for the other side.
-    memory: counts received bytes as they arrive; None: nobody counts them. The attribute `taken_bytes`
-        is the number of bytes counted so far. The caller releases them from `memory`.
+    left_s: returns for how many seconds the next call may still wait for the other side.
+    memory: counts received bytes as they arrive; None: nobody counts them. The attribute
+        `taken_bytes` is the number of bytes counted so far. The caller releases them from `memory`.
     """
 
     def __init__(

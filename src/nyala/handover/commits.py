@@ -298,7 +298,8 @@ def commit_load_files(path: str, job: LoadCommit, env: Env = SYSTEM) -> dict[str
 
 
 def apply_job(store: Store, job: dict[str, Any]) -> WriteResult:
-    """Write a job's staged files as one batch, once for each idempotency key. Runs in the writer."""
+    """Write a job's staged files as one batch, in the writer. Each idempotency key is written once.
+    """
     _check_job(job)
     operation = job["operation"]
     if operation not in (*OPERATION_NAMES, CHANGES):

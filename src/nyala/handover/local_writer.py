@@ -196,7 +196,7 @@ class LocalWriter:
         pinned: bool = False,
         key: str | None = None,
     ) -> list[WriteResult]:
-        """Commit the writes of a transaction that ran in another process; return a result per request.
+        """Commit the writes of a transaction of another process; return one result per request.
 
         requests: one for each table that the transaction changed.
         seen: the table of each request, as the transaction saw it.

@@ -514,7 +514,7 @@ class RemoteWriter:
         here: executes the request with the new writer of this process.
         keyed: whether the request has an idempotency key, so that it is done at most once.
         Raises: errors of the request; LockedError if a process holds the store's lock but does not
-            answer; StorageError with outcome "unknown" if nobody knows whether the request was done.
+            answer; StorageError with outcome "unknown" if it is not known whether it was done.
         """
 
         def send() -> _Made:

@@ -49,7 +49,7 @@ class Objects(Protocol):
 
     All raise StorageError with the object's URL, or the file's path, as `path`. After a time-out, a
     cut connection, and status 500 or 503, the error's attribute `outcome` is "unknown": the bucket
-    may have executed the request, or may execute it later. After any other error, nothing was changed.
+    may have executed the request, or may execute it later. Any other error means: no change.
     """
 
     @property

@@ -177,8 +177,8 @@ class ChunkCache:
         """Wait until the cache file of an object holds these bytes; return the file.
 
         length: at least 1.
-        Returns: None if the cache is off, or if it dropped the fetched bytes several times before this
-            method could return. Then call `read`.
+        Returns: None if the cache is off, or if it dropped the fetched bytes several times before
+            this method could return. Then call `read`.
         Raises: as `Objects.get_ranges`.
         """
         first, last = offset // CHUNK_BYTES, (offset + length - 1) // CHUNK_BYTES
@@ -220,8 +220,8 @@ class ChunkCache:
     def drop(self, entry: CachedObject, file: RandomFile | None = None) -> None:
         """Delete the cache file of an object. A reader that has it open can still read it.
 
-        file: delete the cache file only if it is still this one, and not a newer one. None: delete it in
-            any case.
+        file: delete the cache file only if it is still this one, and not a newer one. None: delete
+            it in any case.
         """
         with entry.lock:
             if file is not None and (entry.copy is None or entry.copy.file is not file):

@@ -47,7 +47,7 @@ class Finding:
 
 @dataclass
 class _Probe:
-    """What the tests of one call of `probe` share: two clients of a bucket, and a prefix for objects.
+    """What the tests of one call of `probe` share, for example two clients of one bucket.
 
     under: the prefix of the objects that the tests write.
     races: how many times several threads try to create one object at the same time.
@@ -230,10 +230,10 @@ PROMISES: Final = tuple(promise for promise, _, _ in _CHECKS)
 
 
 def probe(env: Env, clients: Sequence[Objects], *, races: int = 300) -> Iterator[Finding]:
-    """Test whether a bucket works as a store needs, and yield a `Finding` for each promise in PROMISES.
+    """Test whether a bucket works as a store needs; yield a `Finding` for each promise in PROMISES.
 
-    A promise is one thing that the bucket must do, such as "a read sees every write". The test writes
-    objects whose keys begin with "probe-", and removes them at the end, also after an error.
+    A promise is one thing that the bucket must do, such as "a read sees every write". The test
+    writes objects whose keys begin with "probe-", and removes them at the end, also after an error.
 
     clients: two clients of the same bucket.
     races: how many times several threads try to create one object at the same time.

@@ -90,8 +90,8 @@ def cores_of(spark: SparkSession) -> int:
 def check_workers(spark: SparkSession) -> list[str]:
     """Return the problems of the executors' Python, one sentence each.
 
-    Cost: one Spark job, with as many tasks as the executors can run at the same time. Spark may have
-    to start Python workers for these tasks.
+    Cost: one Spark job, with as many tasks as the executors can run at the same time. Spark may
+    have to start Python workers for these tasks.
     """
     # In local mode all workers are forks of one process, so one report is enough.
     slots = 1 if is_local(spark) else min(cores_of(spark), _SLOTS_MAX)

@@ -123,8 +123,8 @@ def leased_frame(
 
     shared: whether other DataFrames may use the same lease. If False, the caller may end the lease.
     arrays: whether tasks may send thousands of rows to Spark as one row whose columns are arrays,
-        which is faster (`internals.arrays`). False: they send row by row. `sql` passes False when it
-        runs a statement again that Spark has rejected.
+        which is faster (`internals.arrays`). False: they send row by row. `sql` passes False when
+        it runs a statement again that Spark has rejected.
     """
     with errors_naming(f"table {scan.name!r}"):
         if not scan.schema.names:
@@ -151,7 +151,8 @@ def task_count(rows: int, columns: int, cores: int | None) -> int:
 
 
 def _local(spark: SparkSession, scan: Scan) -> DataFrame | None:
-    """Read the rows in the driver, and return a DataFrame that contains them; no task then reads files.
+    """Read the rows in the driver; return a DataFrame whose plan contains them, so no task reads
+    files.
 
     Returns None if the rows have more than LOCAL_MAX_BYTES.
     """

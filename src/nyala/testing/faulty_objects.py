@@ -84,8 +84,8 @@ class FaultyObjects:
         "409"                          a `create` reports a conflict; other requests succeed
         "crash before", "crash after"  SimulatedCrash is raised before or after the bucket executes
                                        it, and by every later request
-    late_s: a late request is carried out after a random time of at most this number of seconds. None: it
-        waits until the test calls `deliver`.
+    late_s: a late request is carried out after a random time of at most this number of seconds.
+        None: it waits until the test calls `deliver`.
     seed: for the random times.
 
     A `delete` of several keys counts as one request per key, because a bucket may delete only some

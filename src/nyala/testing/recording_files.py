@@ -177,9 +177,9 @@ class RecordingFiles(FileWrapper):
         disk.write_survivors(choices, target_dir)
 
     def live_image(self, upto_event: int, target_dir: str) -> None:
-        """Create the folder `target_dir` as a process leaves it that is killed after `events[:upto_event]`.
+        """Create the folder that a killed process leaves: `target_dir` after `events[:upto_event]`.
 
-        An event is a recorded change or sync. The folder has all these changes, also those that were not
-        synced, because the system keeps them when a process ends.
+        An event is a recorded change or sync. The folder has all these changes, also those that
+        were not synced, because the system keeps them when a process ends.
         """
         self.crash_image(upto_event, NothingLost(), target_dir)

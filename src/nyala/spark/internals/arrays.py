@@ -56,8 +56,8 @@ LONG_DIGITS: Final = 18
 def as_arrays(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
     """Pack thousands of rows into one row: yield batches with a binary column for each column.
 
-    A binary value has the bytes of one Spark array, which contains up to ARRAY_ROWS values of a column.
-    The module's docstring describes these bytes.
+    A binary value has the bytes of one Spark array, which contains up to ARRAY_ROWS values of a
+    column. The module's docstring describes these bytes.
     """
     rows, size = batch.num_rows, batch.nbytes
     if not rows:
@@ -72,8 +72,8 @@ def as_arrays(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
 def _rows_within(limit_bytes: int, rows: int, size_bytes: int, most: int) -> int:
     """Return how many rows of a batch fit into about `limit_bytes`, but at most `most`.
 
-    If not all rows of the batch fit, the result is a multiple of 64, because the NULL bits of an array
-    are stored in words of 64 bits.
+    If not all rows of the batch fit, the result is a multiple of 64, because the NULL bits of an
+    array are stored in words of 64 bits.
 
     rows, size_bytes: the number of rows in the batch, and the size of the whole batch.
     """
@@ -82,7 +82,8 @@ def _rows_within(limit_bytes: int, rows: int, size_bytes: int, most: int) -> int
 
 
 def _array_column(column: pa.Array, array_rows: int) -> pa.Array:
-    """Convert a column to a binary column: each binary value is a Spark array of `array_rows` values.
+    """Convert a column to a binary column. Each binary value is a Spark array of `array_rows`
+    values.
 
     The last array may have fewer values.
     """
@@ -134,7 +135,7 @@ def _head_bytes(rows: int) -> int:
 
 
 def _fixed(column: pa.Array, values: np.ndarray[Any, Any], array_rows: int) -> pa.Array:
-    """Convert a column of fixed-width values to a binary column, whose values are Spark arrays.
+    """Convert a column of fixed-width values to a binary column of Spark arrays.
 
     values: the column's values.
     array_rows: the number of values in each array. The last array may have fewer.
@@ -178,7 +179,7 @@ def _fill(arrays: Bytes, count: int, values: np.ndarray[Any, Any], nulls: Mask |
 def _variable(
     column: pa.Array, offsets: np.ndarray[Any, np.dtype[np.int64]], data: Bytes, array_rows: int
 ) -> pa.Array:
-    """Convert a column of text, binary or long decimals to a binary column, whose values are Spark arrays.
+    """Convert a column of text, binary or long decimals to a binary column of Spark arrays.
 
     offsets, data: value i of the column is data[offsets[i]:offsets[i + 1]].
     array_rows: the number of values in each array. The last array may have fewer.

@@ -3,8 +3,8 @@ estimates.
 
     LogicalRDD    declares the binary columns of a DataFrame as arrays c0, c1, …
     posexplode    makes one row per position p of c0, with the values c1[p], c2[p], …
-    Expand        a step that changes nothing. Spark moves no other step above it, so the arrays become
-                  rows before any join. Otherwise each row would contain a copy of its arrays in a join
+    Expand        changes nothing. Spark moves no other step above it, so the arrays become rows
+                  before any join. Otherwise each row would contain a copy of its arrays in a join
 
 Classes are looked up by their full names, because py4j would ask the JVM for each part of
 `jvm.org.apache.spark.…`.
@@ -79,8 +79,8 @@ _SIZED: Final = re.compile(
 def available(spark: SparkSession) -> bool:
     """Whether Nyala may use Spark's private classes in this session.
 
-    This needs a session without Spark Connect, a Spark version in KNOWN_IN, and the setting SETTING,
-    which is on by default.
+    This needs a session without Spark Connect, a Spark version in KNOWN_IN, and the setting
+    SETTING, which is on by default.
     """
     version = ".".join(pyspark.__version__.split(".")[:2])
     return is_classic(spark) and version in KNOWN_IN and spark.conf.get(SETTING, "true") == "true"
@@ -118,9 +118,9 @@ def can_use_arrays(spark: SparkSession, schema: StructType) -> bool:
 def rows_of_arrays(
     frame: DataFrame, schema: StructType, rows: int, text_bytes: Mapping[str, float]
 ) -> DataFrame | None:
-    """Turn the arrays in the binary columns of `frame` back into rows: one row per position in the arrays.
+    """Turn the arrays in the binary columns of `frame` back into rows, one for each position.
 
-    frame:      a DataFrame of batches that `as_arrays` made: each binary value is an array of a column.
+    frame:      what `as_arrays` returned. Each binary value is an array with values of one column.
     schema:     the schema of the rows.
     rows:       an estimate of the number of rows.
     text_bytes: by column, the mean length of text and binary values, if known.
@@ -183,9 +183,9 @@ def _size_in_files(schema: StructType, rows: int, text_bytes: Mapping[str, float
 
 
 def _unrolled(arrays: DataFrame, schema: StructType) -> DataFrame:
-    """Return one row for each position in the arrays c0, c1, … of a row, with the values at this position.
+    """Return one row for each position in the arrays of a row, with the arrays' values there.
 
-    arrays: a DataFrame with one array column for each field of `schema`.
+    arrays: a DataFrame with one array column (c0, c1, …) for each field of `schema`.
     """
     names = ["`" + field.name.replace("`", "``") + "`" for field in schema.fields]
     if len(names) == 1:

@@ -190,7 +190,7 @@ class NyalaDataSource(DataSource):
         return {**default, **given} if is_default else given
 
     def _with_identity(self, schema: StructType, names: tuple[str, ...]) -> dict[str, str]:
-        """Return the options of this statement. If they name no table, add the stored ones of the table.
+        """Return the options of this statement, and the stored ones if they name no table.
 
         Nyala stores the options that identify a table, such as its path, in the metadata of a Spark
         schema.
@@ -211,8 +211,8 @@ class NyalaDataSource(DataSource):
     def _with_target(self, schema: StructType) -> dict[str, str]:
         """Return the options of a write, which name the target table.
 
-        If this statement names no table, its options come from the metadata of the target's schema. The
-        metadata is not used if it came from a table that the statement reads.
+        If this statement names no table, its options come from the metadata of the target's schema.
+        The metadata is not used if it came from a table that the statement reads.
 
         schema: the schema that Spark passes for the write.
         Raises InvalidArgumentError if the target table is unknown.

@@ -8,8 +8,8 @@ them as one batch.
 
 A *planner worker* is a Python process that Spark starts on the driver's machine. The rows of a job
 are one batch, in the order of Spark's partitions and of the rows in each partition. Each task finds
-the tablets of its rows and sorts the rows by primary key (`tablet.jobs.staged_files`), so the commit
-merges sorted runs. `nyala.spark.load` and `upsert` write rowset files in the tasks instead.
+the tablets of its rows and sorts the rows by primary key (`tablet.jobs.staged_files`), so the
+commit merges sorted runs. `nyala.spark.load` and `upsert` write rowset files in the tasks instead.
 
 A *job key* is the idempotency key of a job: the store commits a batch with this key at most once.
 
@@ -276,7 +276,8 @@ def failure_text(
 
     errors: the table of failing rows.
     position: the position of the row in `errors`.
-    row_text: returns the text for a row number, such as "row 5". The number is None if it is unknown.
+    row_text: returns the text for a row number, such as "row 5". The number is None if it is
+        unknown.
     with_code: put the code of the error before its message.
     """
     (row,) = errors.slice(position, 1).to_pylist()

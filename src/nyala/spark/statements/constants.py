@@ -15,12 +15,12 @@ Invariants
         date functions. So two evaluations can differ only by the present moment. Text literals must
         begin with a digit, because 'now' and 'today' mean the present moment too.
     C2  The present moment is allowed only in comparisons with `>` and `>=`. The statement runs a
-        little after Spark has computed the value. When it runs, the value is usually greater, so the
-        scan returns more rows than the statement needs. A calendar step (an interval in days, months
-        or longer units) can also make it smaller: one month before March 30th, 23:00 is February
-        29th, 23:00, but one month before March 31st, 1:00 is February 29th, 1:00. One step makes it
-        smaller by less than SLACK_US. So the scan uses the value minus SLACK_US. An expression has at
-        most one calendar step, and no function is applied to the result of the step.
+        little after Spark has computed the value. When it runs, the value is usually greater, so
+        the scan returns more rows than the statement needs. A calendar step (an interval in days,
+        months or longer units) can also make it smaller: one month before March 30th, 23:00 is
+        February 29th, 23:00, but one month before March 31st, 1:00 is February 29th, 1:00. One step
+        makes it smaller by less than SLACK_US. So the scan uses the value minus SLACK_US. An
+        expression has at most one calendar step, and no function is applied to its result.
     C3  The value has the type of the column, or a type that Spark converts to it exactly: a date
         for a timestamp, a text for a date or timestamp, a narrower number for a wider one.
 
@@ -82,8 +82,8 @@ class PendingTerm:
 
     text:     the SQL expression of the value.
     type:     the column's type.
-    slack_us: microseconds to subtract from the computed timestamp. The statement runs later than the
-        computation, and its own value may then be smaller by less than this.
+    slack_us: microseconds to subtract from the computed timestamp. The statement runs later than
+        the computation, and its own value may then be smaller by less than this.
     """
 
     column: str
@@ -122,7 +122,7 @@ def can_be_pending(type: pa.DataType) -> bool:
 
 
 def constant_of(node: Node) -> Constant | None:
-    """Return the expression as a `Constant`, or None if Spark may not compute it before the statement runs.
+    """Return the expression as a `Constant`; None if Spark may not compute it in an earlier query.
 
     Its value could then be another one than in the statement. Such expressions have columns, random
     functions, or several calendar steps (intervals of days or longer) from the present moment.
@@ -175,8 +175,8 @@ def _present(node: Node) -> bool | None:
 def _present_in_argument(node: Node) -> bool | None:
     """Whether the argument of a cast or function contains the present moment, such as `now()`.
 
-    Returns None if Spark may not compute it before the statement runs. This is also the case for the
-    present moment plus or minus days or longer units, such as `now() - INTERVAL 1 MONTH`.
+    Returns None if Spark may not compute it before the statement runs. This is also the case for
+    the present moment plus or minus days or longer units, such as `now() - INTERVAL 1 MONTH`.
     """
     found = _present(node)
     return None if found and _calendar_steps(node) else found
@@ -202,7 +202,8 @@ def _parses_back(node: Node) -> bool:
 
 
 def _constant(node: Node) -> bool | None:
-    """Return `_present(node)` if it is False: a constant without the present moment. Otherwise None."""
+    """Return False if `node` is a constant without the present moment, such as 5; otherwise None.
+    """
     return False if _present(node) is False else None
 
 
@@ -219,8 +220,8 @@ def _is_plain(node: Node) -> bool:
 def with_values(spark: SparkSession, terms: Sequence[PendingTerm]) -> list[Predicate | None]:
     """Let Spark compute the values of the terms, and return each term as a predicate.
 
-    A predicate is None if the value does not have a type that Spark compares with the column exactly,
-    or if Spark cannot compute it. The scan then does not use this term.
+    A predicate is None if the value does not have a type that Spark compares with the column
+    exactly, or if Spark cannot compute it. The scan then does not use this term.
 
     Cost: one Spark statement without a job for all terms, about 20 ms.
     """
@@ -253,8 +254,8 @@ def _with_value(term: PendingTerm, kind: str, value: Any) -> Predicate | None:
     """Return the term as a predicate with the computed value.
 
     kind: Spark's type of the value.
-    Returns: None for NULL, for a value outside the column's range, and for a type that Spark does not
-        convert exactly to the column's type.
+    Returns: None for NULL, for a value outside the column's range, and for a type that Spark does
+        not convert exactly to the column's type.
     """
     if value is None:
         return None

@@ -75,7 +75,7 @@ def translate(node: Node, alias: str, schema: pa.Schema) -> Predicate | None:
 
 
 def implied_parts(node: Node, alias: str, schema: pa.Schema) -> Iterator[Predicate | PendingTerm]:
-    """Yield conditions that are true for every row for which the condition `node` is true.
+    """Yield conditions that are true for all rows for which `node` is true.
 
     For a `node` that `translate` cannot translate: the scan can use the yielded conditions in its
     place. Each is a predicate, or a PendingTerm if Spark must compute its value.
@@ -109,10 +109,10 @@ def implied_parts(node: Node, alias: str, schema: pa.Schema) -> Iterator[Predica
 
 
 def _implied(node: Node, alias: str, schema: pa.Schema) -> Predicate | None:
-    """Return a predicate that is true for every row for which the condition `node` is true, or None.
+    """Return a predicate that is true for all rows for which `node` is true, or None.
 
-    The scan can use it in place of a condition that cannot be translated as a whole. For an AND, the
-    result is the AND of those parts that can be translated. For an OR, every branch must give a
+    The scan can use it in place of a condition that cannot be translated as a whole. For an AND,
+    the result is the AND of those parts that can be translated. For an OR, every branch must give a
     predicate, and the result is the OR of these.
 
     alias, schema: the name of the scanned table in the statement, and its schema.

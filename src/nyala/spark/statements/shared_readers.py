@@ -155,13 +155,13 @@ def close_readers() -> None:
 def shared_frame(
     spark: SparkSession, scan: Scan, request: Hashable, make: Callable[[], LeasedFrame]
 ) -> LeasedFrame:
-    """Return the DataFrame that an earlier statement made for an equal scan, or call `make` for a new one.
+    """Return the DataFrame that an earlier statement made for an equal scan, or that of `make`.
 
-    Two scans are equal if they have the same session, store, table, moment and `request`. A DataFrame is
-    used again only while it has a lease that is valid. This call renews the lease.
+    Two scans are equal if they have the same session, store, table, moment and `request`. A
+    DataFrame is used again only while it has a lease that is valid. This call renews the lease.
 
-    request: a tuple of the columns, the predicate, the lease's duration and whether rows are sent as
-        arrays.
+    request: a tuple of the columns, the predicate, the lease's duration and whether rows are sent
+        as arrays.
     """
     root, table = scan._root_and_table()
     # The id of the session is unique, because shared DataFrames keep their sessions alive.

@@ -45,11 +45,12 @@ _AFTER_TERM: Final = re.compile(
 
 @dataclass(frozen=True)
 class TableRead:
-    """What the scan of one table in a statement must return. A statement can have several such scans.
+    """What the scan of one table in a statement must return.
 
     columns: the columns that the statement needs, in the table's order.
     where:   the predicate of the scan, or None.
-    applied: the positions [begin, end) of conditions in the text that every row of the scan satisfies.
+    applied: the positions [begin, end) of conditions in the text that every row of the scan
+        satisfies.
     pending: conditions for the scan whose values Spark must compute.
     """
 
@@ -66,8 +67,8 @@ def table_reads(text: str, tree: Node, schemas: Mapping[str, pa.Schema]) -> dict
     tree:    its syntax tree, with a key such as nyala_0 in each place where it names a Nyala table.
     schemas: by key, the schema of the table in this place.
 
-    If the result lacks a key, the scan there must read all columns of all rows. Otherwise it reads the
-    columns that the statement names.
+    If the result lacks a key, the scan there must read all columns of all rows. Otherwise it reads
+    the columns that the statement names.
     """
     glot = sqlglot()
     # Not analysed: piped statements, whose steps have their own columns, and `+ 'a'`, which
@@ -220,7 +221,7 @@ def _qualified(tree: Node, described: Mapping[str, Any], *, expand_stars: bool) 
 
 
 def _stars(scope: Any) -> list[Node]:
-    """Return every `*` in a SELECT, such as `*`, `t.*` and that of struct(*), but not that of count(*)."""
+    """Return every `*` in a SELECT, such as in `*`, `t.*` and struct(*), but not in count(*)."""
     exp = sqlglot().exp
     return [star for star in scope.find_all(exp.Star) if not isinstance(star.parent, exp.Count)]
 
@@ -312,8 +313,8 @@ def _columns_of(scope: Any, alias: str) -> Iterator[Node]:
 def _filters(scope: Any, alias: str) -> Iterator[tuple[Node, bool]]:
     """Yield the conditions of a SELECT that the scan of a table may apply.
 
-    A row of the table that fails one of them cannot change the result of the SELECT. So conditions of
-    WHERE are left out if an outer join fills the table with NULLs.
+    A row of the table that fails one of them cannot change the result of the SELECT. So conditions
+    of WHERE are left out if an outer join fills the table with NULLs.
 
     scope, alias: the SELECT, and the table's name in it.
     Yields: (condition, True) for WHERE, (condition, False) for the ON of the table's join.
@@ -368,10 +369,10 @@ def _terms(node: Node) -> Iterator[Node]:
 def _position_of_term(
     text: str, node: Node, term: Predicate, alias: str, schema: pa.Schema
 ) -> tuple[int, int] | None:
-    """Return the position [begin, end) of a condition in the text, so that TRUE can replace it there.
+    """Return the position [begin, end) of a condition in the text, where TRUE can replace it.
 
-    Returns None if it must stay: for a column of floating point numbers, or if the text at the position
-    has another meaning when it is parsed alone.
+    Returns None if it must stay: for a column of floating point numbers, or if the text at the
+    position has another meaning when it is parsed alone.
 
     node, term: the condition in the syntax tree, and as a predicate.
     alias, schema: the table's name in the SELECT, and its schema.

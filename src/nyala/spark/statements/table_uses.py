@@ -109,8 +109,9 @@ def find_uses(
 
     schema_of: returns the schema of a table by the parts of its name, or None if it is not a Nyala
         table.
-    double_quoted_names: whether Spark reads text in double quotes as a name. If True, each scan reads
-        all columns of all rows: the parser sqlglot reads such names as texts, so it misses columns.
+    double_quoted_names: whether Spark reads text in double quotes as a name. If True, each scan
+        reads all columns of all rows: the parser sqlglot reads such names as texts, so it misses
+        columns.
 
     Cost: some milliseconds. For a text that was analysed before: one call of `schema_of` per name.
     Raises InvalidArgumentError if the text is not one SELECT, and ImportError without
