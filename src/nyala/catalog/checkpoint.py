@@ -234,8 +234,8 @@ def decode_checkpoint(data: bytes, path: str, store_id: str) -> CatalogState:
         raise CorruptionError(str(error), path) from error
     if state.version != header["version"] or state.store_id != store_id:
         raise CorruptionError(
-            f"the checkpoint contains version {state.version} of the catalogue of store {state.store_id}, but its header "
-            f"names version {header['version']} of store {store_id}",
+            f"the checkpoint contains version {state.version} of the catalogue of store {state.store_id}, but its "
+            f"header names version {header['version']} of store {store_id}",
             path,
         )
     return state

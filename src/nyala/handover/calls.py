@@ -314,8 +314,8 @@ def _decode_errors(rows: pa.Table, count: int) -> RowErrors:
     for number, code, message in zip(numbers, codes, messages, strict=True):
         if code not in ROW_ERROR_CODES or not 0 <= number < count or not isinstance(message, str):
             raise ValueError(
-                f"the list of failed rows has row {number!r} with code {code!r} and message {message!r:.100}: expected a "
-                f"row from 0 to {count - 1}, a known code and a text"
+                f"the list of failed rows has row {number!r} with code {code!r} and message {message!r:.100}: expected "
+                f"a row from 0 to {count - 1}, a known code and a text"
             )
         found = by_code.setdefault(code, ([], []))
         found[0].append(number)

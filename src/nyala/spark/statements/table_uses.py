@@ -175,7 +175,7 @@ def _analyze(text: str, schema_of: Callable[[tuple[str, ...]], pa.Schema | None]
         raise InvalidArgumentError(f"the statement has a syntax error: {_first_line(error)}") from None
     except TypeError as error:  # sqlglot 28 and 29 raise it for `|> SET`
         raise InvalidArgumentError(
-            "the statement has a syntax error, or a step |> SET, which is not supported: write it as a SELECT without |>"
+            "the statement has a syntax error, or a step |> SET, which is not supported: write it without |>"
         ) from error
     if len(trees) != 1 or not isinstance(trees[0], exp.Query):
         raise InvalidArgumentError(
@@ -255,8 +255,8 @@ def _position(node: Node, text: str) -> tuple[int, int, str | None]:
     metas = [part.meta for part in node.parts]
     if not all("start" in meta and "end" in meta for meta in metas):
         raise InvalidArgumentError(
-            f"nyala.spark.sql cannot find the name of table {node.name!r} in {text!r}: write the table's plain name after "
-            "FROM or JOIN"
+            f"nyala.spark.sql cannot find the name of table {node.name!r} in {text!r}: write the table's plain name "
+            "after FROM or JOIN"
         )
     if any(node.args.get(what) for what in ("sample", "version", "when", "pivots", "changes")):
         raise InvalidArgumentError(
