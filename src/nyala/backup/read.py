@@ -30,8 +30,9 @@ _ADVICE: Final = "restore another moment, or make a full backup"
 class RestoreStep:
     """A backup that a restore reads, with the files to read from it.
 
-    A restore reads several backups: a full one, then the incremental ones up to the target. `files`
-    leaves out the files of tablets that the target no longer has.
+    A restore of a backup (the target) reads the full backup before the target, and then the
+    incremental ones up to the target. `files` leaves out the files of tablets that the target no
+    longer has.
     """
 
     backup: Backup

@@ -165,7 +165,8 @@ def back_up(
 ) -> FinishedBackups:
     """Back up tables at the moment `until`, the newest moment of `root`.
 
-    tables: None: all tables, with a record of the whole store.
+    tables: the names of the tables. None: back up all tables, and write a record of the whole
+        store, which names their backups.
     full: make full backups, never incremental ones.
     progress: called in this thread with the number of finished tablets and of all tablets.
     Raises: as `plan_backup`; StorageError, CorruptionError. After an error every backup of this moment

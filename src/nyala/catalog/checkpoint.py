@@ -235,7 +235,7 @@ def decode_checkpoint(data: bytes, path: str, store_id: str) -> CatalogState:
     if state.version != header["version"] or state.store_id != store_id:
         raise CorruptionError(
             f"the checkpoint contains version {state.version} of the catalogue of store {state.store_id}, but its "
-            f"header names version {header['version']} of store {store_id}",
+            f"header names version {header['version']} of store {store_id}: restore the store from a backup",
             path,
         )
     return state

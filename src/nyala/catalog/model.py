@@ -93,8 +93,7 @@ class PurgedRange:
         return self.drops[-1]
 
     def missing_at(self, timestamp: int) -> bool:
-        """Return whether the partition existed at that moment, so that a read would miss its rows.
-        """
+        """Return whether the partition existed at that moment, so a read would miss its rows."""
         return existed_at(self.created, self.drops, timestamp)
 
 
@@ -360,21 +359,23 @@ class CatalogState:
         )
 
     def tablets_by_table(self) -> dict[int, list[TabletEntry]]:
-        """Return the tablets of each table, in the order of their ids. Reads all tablets."""
+        """Return the tablets of each table, in the order of their ids. Reads all entries of
+        tablets.
+        """
         return _grouped(self.tablets.values(), "table_id")
 
     def rowsets_by_tablet(self) -> dict[int, list[RowSetEntry]]:
-        """Return the rowsets of each tablet, in the order of their ids. Reads all rowset entries.
+        """Return the rowsets of each tablet, in the order of their ids. Reads all entries of
+        rowsets.
         """
         return _grouped(self.rowsets.values(), "tablet_id")
 
     def parts_by_rowset(self) -> dict[int, list[PartEntry]]:
-        """Return the parts of each rowset, oldest first. Reads all part entries of the catalogue.
-        """
+        """Return the parts of each rowset, oldest first. Reads all entries of parts."""
         return _grouped(self.parts.values(), "rowset_id")
 
     def deltas_by_rowset(self) -> dict[int, list[DeltaEntry]]:
-        """Return the delta files of each rowset, oldest first. Reads all delta entries."""
+        """Return the delta files of each rowset, oldest first. Reads all entries of delta files."""
         groups: dict[int, list[DeltaEntry]] = _grouped(self.deltas.values(), "rowset_id")
         for group in groups.values():
             group.sort(key=lambda delta: (delta.timestamp_min, delta.id))

@@ -298,7 +298,9 @@ def commit_load_files(path: str, job: LoadCommit, env: Env = SYSTEM) -> dict[str
 
 
 def apply_job(store: Store, job: dict[str, Any]) -> WriteResult:
-    """Write a job's staged files as one batch, in the writer. Each idempotency key is written once.
+    """Write a job's staged files as one batch, once for each idempotency key.
+
+    Call this in the store's writer.
     """
     _check_job(job)
     operation = job["operation"]

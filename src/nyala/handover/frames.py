@@ -116,7 +116,7 @@ def _check_crc(found: int, stored: bytes) -> None:
 def encode_error(error: BaseException) -> tuple[dict[str, Any], list[bytes]]:
     """Return an exception as JSON, and its table of failed rows, if it has one, as an attachment.
 
-    An exception that is no `nyala.errors.Error` becomes a StorageError with outcome "unknown".
+    An exception that is not a `nyala.errors.Error` becomes a StorageError with outcome "unknown".
     """
     if not isinstance(error, Error):
         error = StorageError(

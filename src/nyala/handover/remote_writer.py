@@ -122,7 +122,7 @@ class SharedReader(ReaderStore):
     def forget_if_idle(self) -> None:
         """Free the memory of this reader (`forget`) if nobody has used the reader for a minute.
 
-        That memory keeps the rows of the log, and the names of old files, until the next read.
+        The reader's lease then ends, too, so the writer can delete files that it has replaced.
         """
         if self.env.clock.monotonic_s() - self._viewed_s > _VIEW_IDLE_S:
             self.forget()

@@ -151,10 +151,9 @@ def task_count(rows: int, columns: int, cores: int | None) -> int:
 
 
 def _local(spark: SparkSession, scan: Scan) -> DataFrame | None:
-    """Read the rows in the driver; return a DataFrame whose plan contains them, so no task reads
-    files.
+    """Read the rows in the driver, and return a DataFrame whose plan contains them.
 
-    Returns None if the rows have more than LOCAL_MAX_BYTES.
+    So no task reads files. Returns None if the rows have more than LOCAL_MAX_BYTES.
     """
     schema = spark_schema(scan.schema)
     exact = arrow_schema(schema)

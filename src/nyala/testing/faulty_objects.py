@@ -79,11 +79,11 @@ class FaultyObjects:
 
     faults: returns the fault of a request, or None:
         "503"                          the bucket refuses the request
-        "drop before", "drop after"    the connection breaks before or after the bucket executes it
-        "late"                         the connection breaks, and the bucket executes it later
+        "drop before", "drop after"    the connection breaks before or after the execution
+        "late"                         the connection breaks; the request is executed later
         "409"                          a `create` reports a conflict; other requests succeed
-        "crash before", "crash after"  SimulatedCrash is raised before or after the bucket executes
-                                       it, and by every later request
+        "crash before", "crash after"  SimulatedCrash is raised before or after the execution, and
+                                       by every later request
     late_s: a late request is carried out after a random time of at most this number of seconds.
         None: it waits until the test calls `deliver`.
     seed: for the random times.

@@ -82,10 +82,9 @@ def _rows_within(limit_bytes: int, rows: int, size_bytes: int, most: int) -> int
 
 
 def _array_column(column: pa.Array, array_rows: int) -> pa.Array:
-    """Convert a column to a binary column. Each binary value is a Spark array of `array_rows`
-    values.
+    """Convert a column to a binary column of Spark arrays.
 
-    The last array may have fewer values.
+    array_rows: the number of values in each array. The last array may have fewer.
     """
     type = column.type
     if pa.types.is_string(type) or pa.types.is_binary(type):

@@ -64,8 +64,9 @@ def in_options(message: str) -> str:
 def rows_in_options(errors: pa.Table) -> pa.Table:
     """Return failing rows with messages that name Spark's options in place of Python arguments.
 
-    errors: a table with one failing row per row.
     Also removes row positions from the messages (`without_row_positions`).
+
+    errors: a table of failing rows.
     """
     messages = errors.column("message")
     for python, words in _ROW_RULES:

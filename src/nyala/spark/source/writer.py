@@ -3,8 +3,8 @@ them as one batch.
 
     executor's worker                         planner worker                   the store's writer
     write(batches): stage the rows in         commit(messages): send   ──────► write one atomic batch
-    staging/<job>/part-….arrow, return        file names and                   together with the
-    the file's name                           the job key                      job key
+    staging/<job key>/part-….arrow,           the file names                   together with the
+    return the file's name                    and the job key                  job key
 
 A *planner worker* is a Python process that Spark starts on the driver's machine. The rows of a job
 are one batch, in the order of Spark's partitions and of the rows in each partition. Each task finds

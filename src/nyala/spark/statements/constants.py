@@ -202,8 +202,7 @@ def _parses_back(node: Node) -> bool:
 
 
 def _constant(node: Node) -> bool | None:
-    """Return False if `node` is a constant without the present moment, such as 5; otherwise None.
-    """
+    """Return False if `node` is a constant without the present moment, such as 5; else None."""
     return False if _present(node) is False else None
 
 
