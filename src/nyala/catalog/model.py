@@ -359,23 +359,19 @@ class CatalogState:
         )
 
     def tablets_by_table(self) -> dict[int, list[TabletEntry]]:
-        """Return the tablets of each table, in the order of their ids. Reads all entries of
-        tablets.
-        """
+        """Return the tablets of each table, in the order of their ids. Visits every tablet."""
         return _grouped(self.tablets.values(), "table_id")
 
     def rowsets_by_tablet(self) -> dict[int, list[RowSetEntry]]:
-        """Return the rowsets of each tablet, in the order of their ids. Reads all entries of
-        rowsets.
-        """
+        """Return the rowsets of each tablet, in the order of their ids. Visits every rowset."""
         return _grouped(self.rowsets.values(), "tablet_id")
 
     def parts_by_rowset(self) -> dict[int, list[PartEntry]]:
-        """Return the parts of each rowset, oldest first. Reads all entries of parts."""
+        """Return the parts of each rowset, oldest first. Visits every part of the store."""
         return _grouped(self.parts.values(), "rowset_id")
 
     def deltas_by_rowset(self) -> dict[int, list[DeltaEntry]]:
-        """Return the delta files of each rowset, oldest first. Reads all entries of delta files."""
+        """Return the delta files of each rowset, oldest first. Visits every delta file."""
         groups: dict[int, list[DeltaEntry]] = _grouped(self.deltas.values(), "rowset_id")
         for group in groups.values():
             group.sort(key=lambda delta: (delta.timestamp_min, delta.id))
