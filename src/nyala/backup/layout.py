@@ -5,8 +5,8 @@
            <table>/.<until>-<owner>-<token>/   a backup in progress; renamed to <until> when complete
            %store/<until>.json                 names the backups of all tables of a store at one moment
 
-`until` is the moment of the backup, and `owner` the mark of the process that writes it (`env.owner`).
-The folder of a backup in progress is called its work folder.
+`until` is the moment of the backup. `owner` is a text that identifies the process that writes it
+(`env.process_mark`). The folder of a backup in progress is called its work folder.
 
 A bucket has no renames. There the files of a backup in progress are in <until>/<owner>-<token>/, and
 backup.json is put last, by put-if-absent. `%store` is called `=store` there. No table has a folder of
@@ -274,7 +274,7 @@ class StoreRecord:
 
     @staticmethod
     def read(place: Place, path: str) -> StoreRecord:
-        """Read a record. Raises: as `Backup.read`."""
+        """Read a record. Raises: CorruptionError if it is damaged; StorageError."""
         with _damage_raises(path):
             fields = _read_sealed(place, path)
             return StoreRecord(fields["store"], fields["until"], dict(fields["tables"]))

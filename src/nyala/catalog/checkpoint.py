@@ -174,7 +174,7 @@ def write_checkpoint(files: Files, directory: str, state: CatalogState) -> str:
 
 
 def encode_checkpoint(state: CatalogState) -> bytes:
-    """Return the bytes of a checkpoint. Cost: as `encode_state`."""
+    """Return the catalogue as the bytes of a checkpoint: a header and compressed JSON."""
     plain = encode_state(state)
     stored = pa.compress(plain, codec=_CODEC, asbytes=True)
     header = CHECKPOINT.encode(
@@ -192,7 +192,11 @@ def encode_checkpoint(state: CatalogState) -> bytes:
 
 
 def read_checkpoint(files: Files, path: str, store_id: str) -> CatalogState:
-    """Read a checkpoint. Raises: MissingFileError; as `decode_checkpoint`."""
+    """Return the catalogue in a checkpoint file.
+
+    store_id: the id that the checkpoint must have.
+    Raises: MissingFileError; CorruptionError if the file is damaged; StorageError.
+    """
     return decode_checkpoint(files.read_all(path), path, store_id)
 
 
@@ -244,7 +248,7 @@ def decode_checkpoint(data: bytes, path: str, store_id: str) -> CatalogState:
 def newest_checkpoint(files: Files, directory: str, identity: StoreIdentity) -> CatalogState:
     """Return the catalogue in the newest checkpoint; an empty one if there is no checkpoint.
 
-    Raises: as `read_checkpoint`.
+    Raises: CorruptionError if the checkpoint is damaged; StorageError.
     """
     while True:
         versions = checkpoint_versions(files, directory)

@@ -124,9 +124,10 @@ class Incoming:
     published: int
 
     def rows(self, place: Any) -> pa.Table:
-        """Return the rows at a place that `Outgoing.add` returned, after checking them.
+        """Return rows of the request, after checking them.
 
-        Raises: CorruptionError; ValueError, LookupError, TypeError if there is no such place.
+        place: what `Outgoing.add` returned: the number of an attachment, or [key, name] of a file.
+        Raises: CorruptionError; ValueError, LookupError, TypeError if the request has no such rows.
         """
         if isinstance(place, int):
             found = from_ipc(self.attachments[place])
@@ -139,7 +140,8 @@ class Incoming:
 def converted(table: TableState, request: Request) -> Request:
     """Return the request with its data converted to the columns and types of `table`.
 
-    Raises: as `write`, if the data as a whole is invalid.
+    Raises: SchemaError or InvalidArgumentError if the data as a whole cannot be written, for
+        example because of an unknown column.
     """
     if request.operation == "apply":
         return of_prepared(request, table, prepare_rows(table, request.data))

@@ -242,8 +242,12 @@ def send(
 ) -> tuple[dict[str, Any], list[bytes]]:
     """Connect to the writer of the store at `directory`, and let it execute one request.
 
-    take_s: the time limit to connect, and again the time limit until the request is taken.
-    Parameters, result and errors: as `Connection.request`.
+    timeout_s: the time limit for the request, in seconds.
+    take_s: the time limit to connect, and again the time limit until the writer has taken the
+        request. Default: timeout_s.
+    Returns: the answer and its attachments.
+    Raises: errors of the request; NoWriter if no process is the writer, or if it is closing or
+        busy; StorageError, whose outcome is "unknown" if the request may have been executed.
     """
     with contextlib.closing(
         Connection(env, directory, timeout_s if take_s is None else take_s)

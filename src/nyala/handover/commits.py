@@ -94,7 +94,8 @@ def remote_lease(path: str, ttl_s: float, env: Env = SYSTEM, owner: str | None =
     """Create a lease that keeps files for readers in other processes, for `ttl_s` seconds.
 
     Create it *before* the scan is planned.
-    owner: the mark of a process. When that process has ended, the lease ends too.
+    owner: a text that identifies a process (`env.process_mark`). When that process has ended, the
+        lease ends too.
     """
     return create_job_lease(env, path, ttl_s, owner)
 
@@ -136,7 +137,9 @@ def request_writer(
     """Let the store's writer execute a request. If no process is the writer, execute it here.
 
     Returns: (answer, attachments).
-    Raises: as `with_writer`; StorageError if there is no store at `path`.
+    Raises: errors of the request; LockedError if a process holds the store's lock but does not
+        answer; StorageError if there is no store at `path`, or with outcome "unknown" if it is not
+        known whether the request was done.
     """
     path = path if bucket_of(env) else os.path.abspath(path)
     layout.require_store(env, path)  # a mistyped path must not become a store
@@ -266,7 +269,8 @@ def loading(
     reserve: whether the load will change existing rows. Then compactions leave the table's rowsets
         alone until the load ends.
     what: describes the job, for messages to users who wait until it ends.
-    Raises: as `request_writer` and `begin_load`.
+    Raises: TableNotFoundError; LockedError if a process holds the store's lock but does not answer;
+        StorageError.
     """
     from nyala.tablet.jobs.load_job import LoadPlan
 
@@ -293,7 +297,11 @@ def loading(
 
 
 def commit_load_files(path: str, job: LoadCommit, env: Env = SYSTEM) -> dict[str, Any]:
-    """Commit the files that a load's tasks staged (`commit_load`). Returns: as `commit_staged`."""
+    """Commit the files that the tasks of a load have staged.
+
+    Returns: a dict with "timestamp", the counts "inserted", "updated", "deleted" and "ignored", and
+        "errors": a table of the failed rows, or None.
+    """
     return _committed(path, {"do": "commit load", "job": job.to_json()}, env)
 
 

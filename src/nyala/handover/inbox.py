@@ -103,7 +103,11 @@ def ask(
 
 
 def _answer_of(env: Env, objects: Objects, key: str, timeout_s: float) -> tuple[dict[str, Any], list[bytes]]:
-    """Wait for the answer to the request `key`; return its JSON and attachments. Raises: as `ask`."""
+    """Wait for the answer to the request `key`; return its JSON and attachments.
+
+    Raises: WriterEndedError if the writer ends; StorageError with outcome "unknown" after
+        `timeout_s`.
+    """
     pause_s, pause_max_s = _ANSWER_POLL_S
     deadline_s, look_s = (env.clock.monotonic_s() + after_s for after_s in (timeout_s, _LOOK_S))
     while True:

@@ -179,7 +179,7 @@ class ChunkCache:
         length: at least 1.
         Returns: None if the cache is off, or if it dropped the fetched bytes several times before
             this method could return. Then call `read`.
-        Raises: as `Objects.get_ranges`.
+        Raises: MissingFileError if the object does not exist; StorageError.
         """
         first, last = offset // CHUNK_BYTES, (offset + length - 1) // CHUNK_BYTES
         entry.used = next(self._uses)

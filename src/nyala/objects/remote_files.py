@@ -13,7 +13,7 @@ Invariants
     R1  An object appears when `AppendFile.sync` returns, or not at all.
     R2  If an object is missing, the first read raises MissingFileError. `open` sends no request.
 
-Threads and forks: as `chunk_cache`.
+Threads: any, but not in a forked child, which does not have the threads of the cache.
 """
 
 from __future__ import annotations

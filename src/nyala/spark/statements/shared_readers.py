@@ -54,7 +54,12 @@ _frames: OrderedDict[Any, LeasedFrame] = OrderedDict()
 
 @dataclass
 class _Reader:
-    """An open reader. users: the number of running statements; has_timer: whether a timer will close it."""
+    """A store that is open for reading, with the number of statements that use it.
+
+    users: the number of running statements.
+    last_used_s: when the last statement ended.
+    has_timer: whether a timer will close the store if nobody uses it.
+    """
 
     database: Database
     pid: int
