@@ -71,7 +71,7 @@ def test_the_page_has_the_limits_of_the_channel() -> None:
     assert f"{frames.ANSWER_MAX_BYTES} in an answer" in LEASE_TEXT
     assert f"serves {handover_channel.CONNECTIONS_MAX} connections" in LEASE_TEXT
     assert f"after {handover_channel.REQUEST_TIMEOUT_S:g} seconds" in LEASE_TEXT
-    assert "1 accepted; 2 closing, 3 unreadable, 4 busy (nothing was done)" in LEASE_TEXT
+    assert "1 means accepted. After 2 (closing), 3 (unreadable) and 4 (busy), nothing was done" in LEASE_TEXT
     statuses = (
         handover_channel.ACCEPTED,
         handover_channel.CLOSING,
