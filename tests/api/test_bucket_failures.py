@@ -194,7 +194,7 @@ def test_a_store_of_a_future_version_is_refused(server: S3Server, tmp_path: Path
         body = layout.encode({**values, "format_version": 2}) + body[layout.size_bytes :]
     server.put(name, body)
     for read_only in (False, True):
-        with pytest.raises(nyala.StorageError, match="version 2.* reads version 1: use a newer one"):
+        with pytest.raises(nyala.StorageError, match="version 2.* reads version 1: update Nyala"):
             connect(server, tmp_path, read_only=read_only, **({} if read_only else {"take_over": True}))
 
 

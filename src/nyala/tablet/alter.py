@@ -99,29 +99,29 @@ class Draft:
 
 
 Step: TypeAlias = Callable[[Draft], Draft]
-"""Returns the changed draft, or raises an error."""
+"""One step of an alteration: a function that returns a changed draft, or raises an error."""
 
 
 # ── steps
 
 
 def add_column(name: str, spec: ColumnSpec) -> Step:
-    """Return a step that adds a column (`schema.alteration.add_column`)."""
+    """Return a step for `alter` that adds a column (`schema.alteration.add_column`)."""
     return lambda draft: _with_schema(draft, alteration.add_column(draft.schema, name, spec, draft.limits))
 
 
 def drop_column(name: str) -> Step:
-    """Return a step that drops a column (`schema.alteration.drop_column`)."""
+    """Return a step for `alter` that drops a column (`schema.alteration.drop_column`)."""
     return lambda draft: _with_schema(draft, alteration.drop_column(draft.schema, name))
 
 
 def rename_column(old: str, new: str) -> Step:
-    """Return a step that renames a column (`schema.alteration.rename_column`)."""
+    """Return a step for `alter` that renames a column (`schema.alteration.rename_column`)."""
     return lambda draft: _with_schema(draft, alteration.rename_column(draft.schema, old, new, draft.limits))
 
 
 def change_column(name: str, **changes: Any) -> Step:
-    """Return a step that changes a column (`schema.alteration.change_column`)."""
+    """Return a step for `alter` that changes a column (`schema.alteration.change_column`)."""
     return lambda draft: _with_schema(
         draft, alteration.change_column(draft.schema, name, **changes, limits=draft.limits)
     )
@@ -132,7 +132,7 @@ def _with_schema(draft: Draft, schema: Schema) -> Draft:
 
 
 def rename_table(name: str) -> Step:
-    """Return a step that renames the table.
+    """Return a step for `alter` that renames the table.
 
     Raises, when the step runs: TableExistsError; InvalidArgumentError for an invalid name.
     """
@@ -149,7 +149,7 @@ def rename_table(name: str) -> Step:
 
 
 def set_comment(comment: str) -> Step:
-    """Return a step that sets the table's comment.
+    """Return a step for `alter` that sets the table's comment.
 
     Raises, when the step runs: SchemaError for an invalid comment.
     """
@@ -162,12 +162,18 @@ def set_comment(comment: str) -> Step:
 
 
 def set_history(history_us: int | None) -> Step:
-    """Return a step that sets how long the table keeps history, in microseconds; None: forever."""
+    """Return a step for `alter` that sets how long the table keeps history.
+
+    history_us: the time in microseconds; None: forever.
+    """
     return lambda draft: dataclasses.replace(draft, history_us=history_us)
 
 
 def add_range(bound: RangeBound) -> Step:
-    """Return a step that adds a range partition (`partition.alteration.added_partitions`)."""
+    """Return a step for `alter` that adds a range partition with these bounds.
+
+    Raises, when the step runs: the errors of `partition.alteration.added_partitions`.
+    """
 
     def step(draft: Draft) -> Draft:
         added = added_partitions(bound, draft.partition_schema, draft.partitions, draft.schema, draft.limits)
@@ -177,9 +183,11 @@ def add_range(bound: RangeBound) -> Step:
 
 
 def drop_range(bound: RangeBound, purge: bool = False) -> Step:
-    """Return a step that drops the range with these bounds. An earlier step may have added it.
+    """Return a step for `alter` that drops the range partition with these bounds.
 
-    purge: remove the rows and their history at once.
+    An earlier step of the same alteration may have added this range.
+
+    purge: True: remove the rows and their history at once; False: keep them until the history ends.
     Raises, when the step runs: the errors of `find_range`.
     """
 
@@ -199,7 +207,7 @@ def drop_range(bound: RangeBound, purge: bool = False) -> Step:
 
 
 def undrop_range(bound: RangeBound) -> Step:
-    """Return a step that restores the most recently dropped range with these bounds.
+    """Return a step for `alter` that restores the most recently dropped range with these bounds.
 
     Raises, when the step runs: InvalidArgumentError if no such range was dropped, or if it overlaps
     a present range.

@@ -146,7 +146,8 @@ class CheckReport:
     problems: in the order in which they were found
     notes:    other facts for the user
     repairs:  one sentence per repair
-    alone:    True: no writer had the store open, so the check also searched orphan files
+    alone:    True: no other process wrote to the store, so the check also looked for orphans (files
+              that the catalogue does not name); False: it did not look for them
     rows:     the number of rows in files, also dead ones
     bytes:    the size of the data files
     """

@@ -384,7 +384,10 @@ class Maintenance:
         return self._log_full_since_s is not None and now_s - self._log_full_since_s >= GIVES_WAY_S
 
     def compact_once(self, store: Store) -> None:
-        """Run compactions until none is worth its cost, or until a pause. Raises: their errors."""
+        """Run compactions until none is worth its cost, or until maintenance is paused.
+
+        Raises: the error of a compaction that failed.
+        """
         while not self._paused and not self._stop.is_set() and self.compactor.run_once(store):
             if not self.compactor.waiting:
                 self._errors.pop("compaction", None)

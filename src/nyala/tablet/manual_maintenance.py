@@ -126,9 +126,14 @@ def compact_table_together(
     run_all: Callable[[Sequence[Job]], Sequence[Output]],
     step: Step = lambda done, total: None,
 ) -> MaintenanceReport:
-    """Compact the table like `compact_table`, but install all compactions of a round together.
+    """Compact the table like `compact_table`, but replace the rowsets in few large commits.
 
-    run_all: runs the jobs of a round, and returns their outputs. One commit installs all outputs.
+    The table is compacted in rounds, because the outputs of one round may need further compaction.
+    Each round runs all compactions that are possible at its start. One commit installs their
+    outputs.
+
+    run_all: runs the compactions of a round, and returns their outputs.
+    step:    called with the number of finished compactions, and of all compactions of the round.
     """
     report = MaintenanceReport()
     for table, plans in _rounds(store, store.root.table(name).id):

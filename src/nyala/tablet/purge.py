@@ -1,12 +1,12 @@
 """Erases rows by key from everything that a store keeps: files, history, memory, log and catalogue.
 
     1 delete     Delete the rows as one batch, at timestamp P.
-    2 mark       Store a new timestamp M in the catalogue. Backups and change feeds compare it with
-                 their moments, to know that rows were erased.
+    2 mark       Store a new timestamp M in the catalogue. An incremental backup or change feed
+                 that begins before M learns from it that rows were erased.
     3 rewrite    Flush memory. Rewrite each rowset that has one of the keys, dead or alive, without
                  the rows of the keys up to P (`RowSetImage.without_past_of`).
-    4 log        Flush all tables until the log has no older record. Write new checkpoints, because
-                 the key bounds in old checkpoints may be erased keys.
+    4 log        Flush all tables until the log has no record from before this step. Write new
+                 checkpoints, because the key bounds in old checkpoints may be erased keys.
     5 garbage    Remove the replaced files when nobody reads them.
 
 Invariants
@@ -73,9 +73,9 @@ class Remaining:
 class PurgeReport:
     """What a purge did.
 
-    timestamp: the mark of the purge in the catalogue; backups and change feeds compare it with their
-               moments
-    clones:    other tables that share replaced files, and so still have the rows
+    timestamp: when the purge was recorded in the catalogue. An incremental backup or change feed
+               that begins earlier learns from it that rows were erased.
+    clones:    other tables that share files with the purged table, and so still have the rows.
     """
 
     timestamp: int
@@ -264,10 +264,10 @@ def _sharing(store: Store, paths: Set[str]) -> tuple[str, ...]:
 
 
 def _renew_log(store: Store) -> None:
-    """Wait until the log and the checkpoints have nothing from before this call.
+    """Flush, and write checkpoints, until log and checkpoints have nothing from before this call.
 
-    For a bucket this takes two rounds, because a bucket keeps two checkpoints and the log between
-    them. Raises: StorageError after ten minutes.
+    A bucket needs two new checkpoints, because it keeps the last two and the log between them.
+    Raises: StorageError after ten minutes.
     """
     with Uninterrupted(), store.commit_lock:
         store.check_writable()

@@ -96,7 +96,9 @@ _WHY: Final[Mapping[ProblemKind, str]] = {
 
 
 def repair_folder(env: Env, path: str, progress: Progress = no_progress) -> CheckReport:
-    """Check, repair, and check again. Return the second report, with the repairs in `repairs`.
+    """Check a store in a folder, repair it, and check it again.
+
+    Returns the second report, with the repairs in `repairs`.
 
     Raises: LockedError if another process writes to the store; StorageError.
     """
@@ -136,7 +138,10 @@ def _repair(env: Env, path: str, progress: Progress) -> CheckReport:
 def repair_bucket(
     url: str, storage_options: StorageOptions | None, progress: Progress = no_progress
 ) -> CheckReport:
-    """Check, repair, and check again, like `repair_folder`, a store in a bucket."""
+    """Check a store in a bucket, repair it, and check it again.
+
+    Returns the second report, with the repairs in `repairs`.
+    """
     before = check_bucket(url, storage_options, progress)
     kinds = {problem.kind for problem in before.problems}
     if before.is_blind or "log" in kinds or kinds.isdisjoint(REPAIRABLE):

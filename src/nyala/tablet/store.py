@@ -926,7 +926,11 @@ class Store:
     # ── tables
 
     def forget_calls(self, keys: Iterable[str]) -> None:
-        """Forget the idempotency keys of calls from other processes that have got their results."""
+        """Forget the idempotency keys of finished calls that other processes sent to this writer.
+
+        The writer keeps such a key so that a repeated call does not run twice. The senders have the
+        results of these calls, so they will not repeat them. Other keys are ignored.
+        """
         with Uninterrupted(), self.commit_lock:
             for key in filter(is_call_key, keys):
                 self._keys.pop(key, None)
@@ -1139,7 +1143,10 @@ class Store:
         self.transact(change, after.at_version)
 
     def stamp(self) -> int:
-        """Return a new timestamp for a change of the catalogue, and record it as applied."""
+        """Return a new timestamp for a change of the catalogue. Call it under the commit lock.
+
+        From now on, the timestamps of all other commits are later.
+        """
         timestamp = self.clock.next()
         self.marks.advance_applied(timestamp)
         return timestamp

@@ -275,7 +275,7 @@ class SegmentHeader:
         if values["format_version"] != FORMAT_VERSION or values["incompatible_flags"]:
             raise StorageError(
                 f"{path} is a log segment of format version {values['format_version']}, flags "
-                f"{values['incompatible_flags']:#x}, but this Nyala reads version {FORMAT_VERSION}: use a newer one",
+                f"{values['incompatible_flags']:#x}, but this Nyala reads version {FORMAT_VERSION}: update Nyala",
                 path=path,
             )
         if values["segment"] != expected_segment:
@@ -331,9 +331,11 @@ class FrameHeader:
 
     @classmethod
     def decode(cls, data: bytes, index: int, path: str, offset: int) -> FrameHeader:
-        """Decode the header in `data`, from byte `index` on.
+        """Decode the header of a record or footer, from byte `index` of `data` on.
 
-        The caller must check the timestamp, the ordinal, the log offset and the salt (L2, L4).
+        The caller must still check that the timestamp, the ordinal and the log offset follow those
+        of the record before it. The salt must be the random number of the log segment.
+
         path, offset: the file and the file offset of the header, for error messages.
         Raises: CorruptionError; StorageError for flags of a newer version.
         """
@@ -350,7 +352,7 @@ class FrameHeader:
         if values["incompatible_flags"]:
             raise StorageError(
                 f"{path} at offset {offset}: a record has flags {values['incompatible_flags']:#x}, which this Nyala "
-                "does not know: use a newer one",
+                "does not know: update Nyala",
                 path=path,
             )
         is_footer = kind == "footer"
@@ -358,8 +360,8 @@ class FrameHeader:
         length = values["payload_length"]
         if synced_through > log_offset or (is_footer and synced_through != log_offset):
             raise CorruptionError(
-                f"the record at log offset {log_offset} is invalid: it says that the log was synced through "
-                f"{synced_through}",
+                f"the {kind} at log offset {log_offset} is invalid: it says that the log was synced up to offset "
+                f"{synced_through}, expected {'exactly' if is_footer else 'at most'} {log_offset}",
                 path,
                 offset,
             )

@@ -79,7 +79,7 @@ class PositionRecord:
         if values["format_version"] != FORMAT_VERSION:
             raise StorageError(
                 f"{path} is a position record of format version {values['format_version']}, but this Nyala reads "
-                f"version {FORMAT_VERSION}: use a newer one",
+                f"version {FORMAT_VERSION}: update Nyala",
                 path=path,
             )
         return cls(
@@ -94,7 +94,7 @@ class PositionRecord:
         """Check that the log and the catalogue contain everything that was published as durable.
 
         timestamp: the newest timestamp in the log and the catalogue.
-        reached:   the border up to which the log is intact. `timestamp` alone is not enough: the
+        reached:   the position up to which the log is intact. `timestamp` alone is not enough: the
                    catalogue may contain it although the end of the log is lost.
         path:      the path of this record, in the folder of the log.
         Raises: CorruptionError with the path of the segment and the offset at which the log ends,

@@ -108,8 +108,8 @@ class Recovery:
 
     end:      the end of the last record.
     torn:     the torn tail that `cut` removes, or has removed.
-    reached:  everything before this border is intact. After a footer, the border is the beginning
-              of the next segment.
+    reached:  the position up to which the log is intact. It differs from `end` if the last segment
+              ends with a footer: then it is the beginning of the next segment.
     unclosed: the last segment, until `cut` has closed it.
     changes:  the change records of the log, oldest first.
     """
@@ -327,7 +327,11 @@ class LogReader:
         return (_decoded(frame, path) for path, frame in self._frames_to(upto))
 
     def changes(self, upto: LogPosition | None) -> Iterator[ChangeRecord]:
-        """Yield only the changes of the catalogue from `read_to`. Batches are not decoded."""
+        """Yield the changes of the catalogue that `read_to` would yield. Batches are not decoded.
+
+        upto: the published position, where reading ends; None: no writer is running; read up to the
+              last intact record.
+        """
         for path, frame in self._frames_to(upto):
             if frame.header.kind == "change":
                 yield _change_of(frame, path)
@@ -406,8 +410,10 @@ class LogReader:
 def recover(
     env: Env, directory: str, from_segment: int, store_id: str = NO_STORE, *, cut: bool = True
 ) -> Recovery:
-    """Read the whole log, check every byte, and distinguish a torn tail from damage.
+    """Read the log, check every byte, and distinguish a torn tail from damage.
 
+    from_segment: the number of the first segment to read. Earlier segments are not needed any more.
+    store_id: the id that every segment must have.
     cut: also call `Recovery.cut`. A `LogWriter` needs a recovery that was cut.
     Raises: CorruptionError for damage; then no file was changed.
     Cost:   one pass over the log, one segment in memory at a time.

@@ -88,7 +88,8 @@ class LogRecord:
 class ChangeRecord:
     """One change of the catalogue, as `catalog.codec.encode_change` encoded it.
 
-    timestamp: the timestamp of the previous record. The log writer sets it.
+    timestamp: set by the log writer. A change does not advance the timestamps of the log: it
+               repeats the timestamp of the record before it.
     """
 
     data: bytes
@@ -175,7 +176,9 @@ def decode_meta(payload: pa.Buffer, path: str | None = None, offset: int | None 
         (length,) = _META_LENGTH.unpack(payload[: _META_LENGTH.size].to_pybytes())
         upper = _META_LENGTH.size + length
         if upper > payload.size:
-            raise ValueError(f"its meta has {length} bytes, but the whole payload has {payload.size}")
+            raise ValueError(
+                f"expected at most {payload.size - _META_LENGTH.size} bytes in the field `meta`, found {length}"
+            )
         meta = json.loads(payload[_META_LENGTH.size : upper].to_pybytes())
         return meta, upper + -upper % ALIGNMENT_BYTES
     except (ValueError, struct.error, RecursionError) as error:
@@ -195,13 +198,13 @@ def decode_record(
     try:
         key = cast("str | None", meta["key"])
         if not (key is None or isinstance(key, str)):
-            raise ValueError(f"the idempotency key is of type {type(key).__name__}")
+            raise ValueError(f"expected text or null as the idempotency key, found {type(key).__name__}")
         counts = meta.get("told")
         if counts is not None and not all(type(count) is int for count in counts.values()):
-            raise ValueError(f"the counts are not integers: {counts}")
+            raise ValueError(f"expected integers as the counts of the result, found {counts}")
         message = cast("str | None", meta.get("message"))
         if not (message is None or isinstance(message, str)):
-            raise ValueError(f"the message is of type {type(message).__name__}")
+            raise ValueError(f"expected text or null as the commit message, found {type(message).__name__}")
         for part in meta["groups"]:
             middle, upper = lower + part["schema"], lower + part["schema"] + part["batch"]
             if not lower <= middle <= upper <= payload.size:
@@ -225,7 +228,9 @@ def decode_record(
             groups.append(group)
             lower = upper
         if lower != payload.size:
-            raise ValueError(f"{payload.size - lower} bytes after the last Arrow message")
+            raise ValueError(
+                f"expected the payload to end after the last Arrow message, found {payload.size - lower} more bytes"
+            )
     except (ValueError, KeyError, TypeError, AttributeError, OSError, pa.ArrowException) as error:
         raise CorruptionError(f"the payload of a record is invalid: {error}", path, offset) from error
     return LogRecord(timestamp, key, tuple(groups), (path, offset), counts, message)

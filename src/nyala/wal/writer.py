@@ -362,7 +362,10 @@ class LogWriter:
 
     def _check_alive(self) -> None:
         if self._closed:
-            raise StorageError(f"the log in {self._directory} is closed", path=self._directory)
+            raise StorageError(
+                f"the store is closed, and with it the log in {self._directory}: connect() again",
+                path=self._directory,
+            )
         if self.failure is not None:
             raise StorageError(
                 f"the log accepts no more records, because a write or sync failed ({self.failure}); nothing of this "
@@ -460,7 +463,7 @@ class LogWriter:
         """If this thread is the leader (the thread that writes), let another thread lead.
 
         error: the error that interrupted this thread before it wrote its group, for example Ctrl-C.
-               The group is lost, so the writer accepts no more records (G4).
+               The records of the group are lost, so the writer accepts no more records.
         """
         with self._guard:
             if self._leading == threading.get_ident():

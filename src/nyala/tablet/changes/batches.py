@@ -1,4 +1,8 @@
-"""Helpers of the change feed: values of changed rows, change types, output batches, keys."""
+"""Small functions that the modules of the change feed share.
+
+They read the values of changed rows, compute change types, encode keys, and build the feed's
+batches.
+"""
 
 from __future__ import annotations
 

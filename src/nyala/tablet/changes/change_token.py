@@ -126,12 +126,19 @@ def _read_files(data: bytes, env: Env) -> Iterator[pa.RecordBatch]:
         moments = meta["since"], meta["until"]
         if not all(map(is_unsigned, moments)):
             raise ValueError(f"expected two timestamps as the interval, found {moments}")
-        if not isinstance(meta["path"], str) or "\0" in meta["path"] or not isinstance(meta["table"], str):
-            raise ValueError(f"invalid table {meta['table']!r} or store path {meta['path']!r}")
+        if not isinstance(meta["path"], str) or "\0" in meta["path"]:
+            raise ValueError(f"expected the path of a store, without NUL characters, found {meta['path']!r}")
+        if not isinstance(meta["table"], str):
+            raise ValueError(f"expected the name of a table, found {meta['table']!r}")
         if meta["versions"] not in ("net", "all"):
-            raise ValueError(f"invalid versions {meta['versions']!r}")
+            raise ValueError(
+                f"expected versions 'net' (one row per key) or 'all' (one row per change), found {meta['versions']!r}"
+            )
         if meta["values_at"] not in ("until", "both"):
-            raise ValueError(f"invalid values_at {meta['values_at']!r}")
+            raise ValueError(
+                "expected values_at 'until' (the values after a change) or 'both' (those before it too), found "
+                f"{meta['values_at']!r}"
+            )
         schema = Schema.from_json(json.dumps(meta["schema"]))
         cache = BlockCache(_CACHE_BYTES)
         entry = TableEntry(

@@ -1,6 +1,7 @@
 """The commits that changed a table: their timestamps, and how many rows each one changed.
 
-The store keeps no list of commits, only messages. So each distinct timestamp of a change is a
+The store keeps no list of commits. It keeps only the messages that users gave for commits. So this
+module finds the commits in the changes of the table: each distinct timestamp of a change is one
 commit. A row counts as inserted, updated or deleted as in a feed of all versions
 (`changes.versions`).
 

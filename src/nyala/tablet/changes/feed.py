@@ -39,8 +39,9 @@ Invariants
     N4  The result depends only on the root, `since` and `until`.
     N5  A preimage directly precedes its postimage, with the same key and timestamp.
 
-Memory: rowids and timestamps of the current rowset's changes, and a split per rowset that is being
-merged. "all" also needs the versions of one slice of time (`versions`).
+Memory: the rowids and timestamps of one rowset's changes, and a few of its splits. If several
+rowsets have overlapping keys, the feed merges their rows by key. Then one split of each is in
+memory. "all" also needs the versions of one slice of time (`versions`).
 Cost: net changes read rowids and timestamps of the changes, and read the touched rows at one or two
 moments. "all" reads the changes again for each slice of time.
 Source: docs/design/kudu.md, "Change-history queries". In Kudu `since` is inclusive, `until` is

@@ -1,9 +1,11 @@
-"""The net change of each key between two moments (`changes.feed`, N1).
+"""Finds the net change of each key between two moments (`changes.feed`, N1).
 
-Most touched rows (rows with a change in the interval) can be returned as they are read. But several
-rowsets of a tablet can have touched rows of the same key. Such rows *moved* in the interval: they
-were inserted or deleted, because dead rows do not change. So if rowsets have overlapping keys,
-their moved rows are merged by key.
+A net change joins all changes of the key in the interval.
+
+Most touched rows (rows with a change in the interval) can be returned as they are read. But a row
+can be deleted in one rowset of a tablet, and inserted again in another. Then both rowsets have a
+touched row of the same key. A row that was inserted or deleted in the interval has *moved*. If
+rowsets have moved rows with overlapping keys, these rows are merged by key.
 """
 
 from __future__ import annotations
@@ -39,7 +41,10 @@ _AFTER: Final = "_after"
 
 
 def net_changes(table: TableState, spec: ChangeSpec) -> Iterator[pa.RecordBatch]:
-    """Yield the net changes, in no particular order."""
+    """Yield one row per key that changed between `spec.since` and `spec.until`, in no order.
+
+    The row joins all changes of the key in this interval.
+    """
 
     def work(item: tuple[Touched, int, int, bool]) -> pa.RecordBatch | None:
         touched, lower, upper, apart = item
@@ -156,7 +161,10 @@ def _moved_splits(table: TableState, rowset: AnyRowSet, spec: ChangeSpec) -> Ite
 def _one_row_a_key(spec: ChangeSpec, heads: list[KeyedRows]) -> pa.RecordBatch:
     """Merge the rows of several rowsets to one row per key.
 
-    At each moment at most one row of a key exists. The key has the values of this row.
+    Only one of a key's rows can exist at `since`, and only one at `until`. The values of each
+    moment come from the row that exists then. If no row exists, they are NULL.
+
+    heads: one batch of rows per rowset, for the same range of keys.
     """
     if len(heads) == 1:
         return heads[0][1]

@@ -180,10 +180,12 @@ def _records(table: TableState, rowset: AnyRowSet, spec: ChangeSpec) -> Iterator
 def _vectors(
     table: TableState, rowset: AnyRowSet, spec: ChangeSpec
 ) -> Iterator[tuple[bool, Rowids, Timestamps]]:
-    """Yield the changes in files and in memory, as (includes LIVENESS, rowids, timestamps).
+    """Yield the changes in files and in memory, as (is_liveness, rowids, timestamps).
 
-    A file yields once for columns that changed together, memory at least once per column. Rowids
-    ascend. The timestamps of one row ascend too.
+    The columns that changed together in one file have one tuple. A column that changed in memory
+    has one or more tuples. Rowids ascend. The timestamps of one row ascend too.
+
+    is_liveness: whether LIVENESS, which says whether a row exists, is one of the columns.
     """
     known = {LIVENESS, *(column.id for column in table.schema.value_columns)}
     if isinstance(rowset, DiskRowSet):

@@ -91,7 +91,13 @@ def make_change_spec(
     columns: Sequence[ColumnSchema],
     values_at: ValuesAt = "until",
 ) -> ChangeSpec:
-    """Return the definition of the feed that a user requests. Raises: InvalidArgumentError."""
+    """Check a user's arguments for a change feed, and return the definition of the feed.
+
+    versions:  "net": one row per changed key; "all": one row per change.
+    columns:   the columns of the feed. The key columns are added if they are missing.
+    values_at: whether a change has the values before it, after it, or both (see `ChangeSpec`).
+    Raises: InvalidArgumentError.
+    """
     if versions not in ("net", "all"):
         raise InvalidArgumentError(f"invalid versions={versions!r}: pass 'net' or 'all'")
     schema = table.schema

@@ -90,7 +90,10 @@ def _slices(table: TableState, spec: ChangeSpec, most: int) -> Iterator[tuple[in
 
 
 def _of_slice(table: TableState, spec: ChangeSpec) -> Iterator[pa.RecordBatch]:
-    """Yield all versions of a slice of time, sorted in memory."""
+    """Yield all row versions between `spec.since` and `spec.until`, which are sorted in memory.
+
+    The caller chooses the interval so that its versions fit in memory.
+    """
     splits = (
         (touched, lower, upper)
         for rowset in rowsets_of(table, spec)
@@ -108,9 +111,10 @@ def _of_slice(table: TableState, spec: ChangeSpec) -> Iterator[pa.RecordBatch]:
 
 
 def _of_commit(table: TableState, spec: ChangeSpec) -> Iterator[pa.RecordBatch]:
-    """Yield all versions of a slice that has only one commit, merged by key.
+    """Yield all row versions between `spec.since` and `spec.until`, merged by key.
 
-    One split of each rowset is in memory.
+    The interval has only one commit, whose versions may not fit in memory. So only one split of
+    each rowset is in memory.
     """
     sources = [
         (least_key(rowset), partial(_version_splits, table, rowset, spec))
@@ -193,7 +197,15 @@ def _hide_tombstones(grid: _Grid, before: Bools, after: Bools) -> None:
 def _images(
     touched: Touched, lower: int, upper: int, grid: _Grid, before: Bools, after: Bools
 ) -> pa.RecordBatch:
-    """Return the feed's rows: each version as postimage, the version before it as preimage."""
+    """Return the rows of a feed that shows the values before and after each change.
+
+    An update gives two rows: the row's previous version (preimage), and its new version
+    (postimage). An insertion or deletion gives one row.
+
+    grid:   all versions of the rows [lower, upper).
+    before: for each version, whether the row exists just before it.
+    after:  for each version, whether the row exists from it on.
+    """
     spec, rowset = touched.spec, touched.rowset
     number, is_after, types = images(before, after)
     # Positions in an array with the values of rows at `since`, followed by those of the versions.
@@ -231,7 +243,10 @@ class _Grid:
 
     @staticmethod
     def of(parts: Sequence[tuple[Rowids, Timestamps]]) -> _Grid:
-        """Return the versions that the changes of several columns make. parts: one per column."""
+        """Return the grid that has each distinct (row, timestamp) of these changes once.
+
+        parts: the rowids and timestamps of the changes of several columns.
+        """
         nothing = np.empty(0, np.int64)
         rows = np.concatenate([nothing, *(part[0] for part in parts)])
         timestamps = np.concatenate([nothing, *(part[1] for part in parts)])
@@ -253,10 +268,13 @@ class _Grid:
         return self.moments[self.moment_of]
 
     def fill(self, timeline: _Timeline | None, base: pa.Array) -> pa.Array:
-        """Return the value of each version, from the column's `timeline` and its values at `since`.
+        """Return one value per version: the value that a column has in the row at this time.
 
-        This is the value of the row's newest record up to the version. Without such a record it is
-        the row's value in `base`.
+        This is the column's newest value in `timeline` up to the version. Without such a value, it
+        is the row's value in `base`.
+
+        timeline: the column's changes in the interval; None: no changes.
+        base:     the column's value in each row at the beginning of the interval.
         """
         if timeline is None:
             return base.take(pa.array(self.row_of))

@@ -45,14 +45,17 @@ class StoreLog(Protocol):
     def roll(self) -> None: ...
     def drop(self, numbers: Sequence[int]) -> list[str]: ...
     def cut(self) -> int:
-        """Begin a new file of the log. Return a mark between the present and later records.
+        """Begin a new file of the log, and return a number for `holds_before`.
 
-        Call it under the commit lock.
+        The number separates the present records from later ones. Call it under the commit lock.
         """
         ...
 
     def holds_before(self, mark: int) -> bool:
-        """Return whether the log still has files from before `mark`, a result of `cut`."""
+        """Return whether the log still has files that were written before a call of `cut`.
+
+        mark: the result of this call.
+        """
         ...
 
     def close(self) -> None: ...
@@ -121,7 +124,11 @@ class Leases(Protocol):
     """A description of the readers, for messages."""
 
     def note_version(self, version: int) -> None:
-        """Record that this version of the catalogue was written to the log now."""
+        """Remember the present time as the time when this version of the catalogue was logged.
+
+        `oldest_needed` uses this time. For a while after it, a reader without a lease may still
+        need an earlier version.
+        """
         ...
 
     def oldest_needed(self) -> int | None:

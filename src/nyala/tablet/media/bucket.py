@@ -179,9 +179,12 @@ class RefuseLivingWriter:
         self._hint = self._look()
 
     def __call__(self, epoch: Epoch) -> None:
-        """Check again: wait until the hint names the writer of `epoch`, the newest part of the log.
+        """Check that the writer of `epoch`, the newest part of the log, is dead.
 
-        Raises: LockedError if this writer seems to be alive.
+        If the hint (the object that names the writer) still names an earlier writer, wait up to 3
+        seconds for the new hint. Without a new hint, the writer counts as dead.
+
+        Raises: LockedError if the writer seems to be alive.
         """
         deadline_s = self._env.clock.monotonic_s() + _HINT_WAIT_S
         while epoch.number and (self._hint is None or self._hint.epoch < epoch.name):
@@ -218,7 +221,7 @@ def count_records(env: Env, objects: Objects) -> int:
 def damaged_checkpoints(env: Env, objects: Objects) -> Iterator[CorruptionError]:
     """Read all checkpoints, and yield an error for each damaged one.
 
-    Raises: CorruptionError, StorageError.
+    Raises: CorruptionError if the object `nyala.json` is damaged; StorageError.
     """
     identity = read_identity(env, objects)
     assert identity is not None, "call count_records first"
@@ -255,7 +258,8 @@ class Orphans:
     def remove_if_due(self, state: Callable[[], CatalogState]) -> int:
         """Remove orphans, at most once a day. Return how many were removed.
 
-        state: a function that writes a record to the log, and then returns the catalogue (O4).
+        state: a function that returns the catalogue. It first writes a record to the log, which
+               fails if another process has become the writer.
         Cost: one LIST request for each 1,000 objects. Raises: FencedError, StorageError.
         """
         now_s = self._env.clock.monotonic_s()
@@ -335,7 +339,7 @@ class BucketLog:
         return self._log.sync_if_due(GROUP_SYNC_INTERVAL_S)
 
     def segments(self) -> list[SegmentInfo]:
-        """Return an empty list: checkpoints delete the log's old objects."""
+        """Return an empty list, because a log in a bucket has no segment files."""
         return []
 
     def roll(self) -> None:
@@ -382,7 +386,11 @@ class WriterHeartbeat:
             self._log.announce(leaving=True)
 
     def _leave(self) -> None:
-        """End the thread when the program ends. Wait shortly while it marks the hint as closed."""
+        """End the thread when the program ends.
+
+        Wait up to 3 seconds, in which the thread marks the hint (the object that names the writer)
+        as closed.
+        """
         self._leaving = True
         self._stop.set()
         with contextlib.suppress(RuntimeError):  # in a forked child, whose thread does not exist

@@ -153,22 +153,31 @@ class BucketReader:
             self._leased = oldest
 
     def look(self) -> tuple[Root, CatalogState]:
-        """Call `view`, and return its root and the catalogue."""
+        """Return the newest root and the newest catalogue.
+
+        Like `view`, it first reads the new part of the log.
+        """
         root, _ = self.view()
         return root, self._state
 
     def messages(self) -> Mapping[int, CommitMessage]:
-        """Return the messages of commits, by timestamp, as of the last view."""
+        """Return the messages of commits, by timestamp, up to the last call of `view`."""
         with self._lock:
             return {**self._state.messages, **self._replayer.report.messages}
 
     def tags(self) -> Mapping[str, TagEntry]:
-        """Return the tags as of a new `view`, by name."""
+        """Return the store's present tags, by name.
+
+        Like `view`, it first reads the new part of the log.
+        """
         self.view()
         return self._state.tags
 
     def unflushed(self) -> list[LogRecord]:
-        """Return the batches with rows that may not be in files yet, as of the last view."""
+        """Return the batches with rows that may not be in files yet.
+
+        Reads nothing: it knows only the batches that the last call of `view` found in the log.
+        """
         with self._lock:
             return list(batches(self._entries))
 
@@ -182,7 +191,7 @@ class BucketReader:
 
     @property
     def version(self) -> int:
-        """The version of the catalogue as of the last view."""
+        """The version of the catalogue that the last call of `view` found."""
         return self._state.version
 
     def check_open(self) -> None:

@@ -33,8 +33,8 @@ class Estimate:
     """The estimated work and result of a scan.
 
     rows:     the number of rows in the table, including dead rows.
-    read:     the share of these rows that the scan must read, because no zone map excludes them.
-    matching: the share of these rows that match the predicate.
+    read:     the share of `rows` that the scan must read, because no zone map excludes them.
+    matching: the share of `rows` that match the predicate.
     """
 
     rows: int

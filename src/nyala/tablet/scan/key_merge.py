@@ -54,16 +54,16 @@ def least_key(rowset: AnyRowSet) -> bytes:
 def aligned_heads(
     sources: Sequence[tuple[bytes, Callable[[], Iterator[KeyedRows]]]],
 ) -> Iterator[list[KeyedRows]]:
-    """Read several rowsets side by side, and yield their rows for one range of keys after another.
+    """Cut the rows of several rowsets at the same keys, so that the caller can merge them.
 
-    Each list that is yielded has the rows of one range: the *head* of one batch per rowset. A range
-    ends at the smallest of the last keys of the current batches, because no rowset can have more
-    rows up to this key.
+    Each list that this function yields has all rows of one range of keys, as one batch per rowset
+    with rows in the range. The ranges ascend. A range ends at the smallest of the last keys of the
+    batches in memory, because no rowset can have more rows up to this key.
 
     sources: for each rowset, a lower bound of its keys, and a function that starts to read it. The
              function returns batches in key order, with all rows of the same key in one batch.
-    Raises:  CorruptionError if a rowset returns keys out of order, and the merge therefore cannot
-             continue. It does not detect every wrong order.
+    Raises:  CorruptionError if a rowset's keys are in such a wrong order that the ranges cannot
+             continue. Other wrong orders are not detected.
     Memory:  one batch per rowset that overlaps the current key.
     """
     waiting = [(key_min, index, begin) for index, (key_min, begin) in enumerate(sources)]

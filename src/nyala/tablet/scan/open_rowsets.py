@@ -43,7 +43,13 @@ ROWSETS_MAX: Final = 256
 
 @dataclass(frozen=True)
 class _OpenRowSet:
-    """An open rowset, with the identities of its files before the open, and its last use."""
+    """A rowset that is kept open.
+
+    paths:      the paths of its files.
+    identities: for each file, a value from `Files.identity`, taken before the file was opened. It
+                changes if another file replaces the file under the same path.
+    used_s:     when the rowset was last used.
+    """
 
     rowset: DiskRowSet
     paths: tuple[str, ...]
@@ -61,8 +67,10 @@ class OpenRowSets:
         self._schemas: OrderedDict[str, Schema] = OrderedDict()
 
     def schema(self, fields: Mapping[str, Any]) -> tuple[str, Schema]:
-        """Return a schema's text and the parsed schema for its JSON object. Schemas are cached.
+        """Parse a schema, or return it from a cache.
 
+        fields: the schema as a JSON object.
+        Returns: the schema as JSON text, which is an argument of `rowset`; and the parsed schema.
         Raises: the errors of `Schema.from_json`.
         """
         text = json.dumps(fields)

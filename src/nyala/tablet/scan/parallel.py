@@ -98,7 +98,10 @@ def _raise(error: Exception) -> NoReturn:
 
 
 def _begun(call: Callable[[], _Out]) -> Future[_Out]:
-    """Run `call` in a thread of the pool, or in this thread if the pool cannot start one."""
+    """Start `call` in a thread of the pool, and return a future for its result.
+
+    If the pool cannot start a thread, run `call` in this thread first.
+    """
     try:
         return _pool.submit(call)
     except RuntimeError:  # the main thread has ended, or no thread can be started

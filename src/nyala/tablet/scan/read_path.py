@@ -220,7 +220,7 @@ def narrower_types(table: TableState, columns: Sequence[ColumnSchema]) -> dict[s
 
     A decimal of up to 18 digits is read with 4 or 8 bytes. Text is read as dictionary if
     every rowset on disk has a dictionary for it, and few rows are in memory.
-    Cost: opens footers.
+    Cost: reads the footers of the table's files on disk.
     """
     rowsets = [rowset for tablet in table.tablets for rowset in tablet.rowsets]
     if table.is_remote:
@@ -451,7 +451,7 @@ def _expect_units(units: Sequence[ScanUnit], spec: ScanSpec, columns: Collection
 def _expected(
     units: Sequence[ScanUnit], spec: ScanSpec, columns: Collection[ColumnSchema]
 ) -> Iterator[ScanUnit]:
-    """Yield the units, and before each begin to fetch the footers of a later unit."""
+    """Yield the units (one per rowset), and fetch the footers of later units in the background."""
     for reached, unit in enumerate(units):
         later = reached + _UNITS_AHEAD
         _expect_units(units[later : later + 1], spec, columns)
@@ -461,7 +461,12 @@ def _expected(
 def _read_ahead(
     items: Iterator[tuple[ScanUnit, int, int]], spec: ScanSpec, columns: Collection[ColumnSchema]
 ) -> Iterator[tuple[ScanUnit, int, int]]:
-    """Yield the splits, and before each begin to fetch the rows of later splits."""
+    """Yield the same splits as `items`, and fetch the rows of later splits in the background.
+
+    Fetches up to `_AHEAD_BYTES` ahead, but always at least `_SPLITS_AHEAD_MIN` splits.
+
+    items: the splits to read, each as (unit, lower, upper): the rows [lower, upper) of one rowset.
+    """
     ids = spec.read_ids(columns)
     waiting: deque[tuple[tuple[ScanUnit, int, int], int]] = deque()
     ahead_bytes = 0
@@ -542,7 +547,14 @@ def _ordered(units: Sequence[ScanUnit], spec: ScanSpec, counters: ScanCounters) 
 def _sorted_splits(
     unit: ScanUnit, spec: ScanSpec, counters: ScanCounters, split_bytes: int, overlap: int
 ) -> Iterator[KeyedRows]:
-    """Yield the selected rows of the unit in key order: split by split, or at once for a MemRowSet."""
+    """Yield the selected rows of one rowset in key order, as (keys, batch).
+
+    A DiskRowSet gives one batch per split. A MemRowSet gives all rows in one batch.
+
+    unit:        the rowset, as part of the scan.
+    split_bytes: the limit for the size of one split.
+    overlap:     the number of rowsets that have a split in memory at once, because they are merged.
+    """
     keys_of: Callable[[np.ndarray], EncodedKeys] = unit.rowset.keys_of
     ranges = splits(unit, spec, counters, spec.columns, split_bytes, overlap)
     items: Iterator[tuple[ScanUnit, int, int]] = ((unit, lower, upper) for lower, upper in ranges)

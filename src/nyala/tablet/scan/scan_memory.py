@@ -16,8 +16,8 @@ split is not halved further in these cases:
                     the rows, the split is kept. In a merge the limit is `_AGAIN_MERGED_MAX`.
     one row         A split has at least one row.
 
-Changed text counts if a rowset has more than 256 MB of it. Other changes and rows in memory do not
-count, because their size is limited when they are written.
+The size of a split includes changed text only if the rowset has more than 256 MB of it. It never
+includes other changes and rows in memory, because their size is limited when they are written.
 """
 
 from __future__ import annotations
@@ -83,9 +83,11 @@ class SplitSizer:
         self._text = [reader for reader in self._readers if reader.type.is_variable]
 
     def rows(self, lower: int, upper: int, split_rows: int) -> int:
-        """Return the rows per split for [lower, upper): `split_rows`, halved until each split fits.
+        """Return the number of rows per split for the rows [lower, upper).
 
-        The range must be inside one split of `split_rows` rows.
+        This is `split_rows`, halved until each split takes about `limit_bytes` or less. It may stop
+        earlier, because smaller splits decode blocks more often. The range must be inside one split
+        of `split_rows` rows.
         """
         whole = np.array([lower, upper])
         largest = self._per_row * (upper - lower)

@@ -146,7 +146,10 @@ class ScanSpec(LazyValues):
 
     @lazy_value
     def listed_keys(self) -> EncodedKeys:
-        """The keys that the predicate lists, ascending: all combinations of `listed`."""
+        """The keys that the predicate lists, ascending.
+
+        Example: `a IN (1, 2) AND b = 5` lists the keys (1, 5) and (2, 5).
+        """
         assert self.listed is not None
         rows = itertools.product(*self.listed)
         return self.codec.from_binary(array_of_bytes([self.codec.encode_row(row) for row in rows]))

@@ -260,8 +260,12 @@ def _plan(
     numbers = [meta["snapshot"], meta["tablet"], 0 if meta["limit"] is None else meta["limit"]]
     if not all(map(is_unsigned, numbers)):
         raise ValueError(f"snapshot, tablet and limit are {numbers}, expected whole numbers")
-    if not isinstance(meta["path"], str) or "\0" in meta["path"] or not isinstance(meta["ordered"], bool):
-        raise ValueError(f"invalid store path {meta['path']!r} or key order {meta['ordered']!r}")
+    if not isinstance(meta["path"], str) or "\0" in meta["path"]:
+        raise ValueError(f"expected the path of a store, without NUL characters, found {meta['path']!r}")
+    if not isinstance(meta["ordered"], bool):
+        raise ValueError(
+            f"expected true or false as `ordered` (rows in key order), found {meta['ordered']!r}"
+        )
     projection = meta["columns"] if columns is None else list(columns)
     unknown = [name for name in projection if name not in meta["columns"]]
     if unknown:
@@ -409,11 +413,19 @@ def _deltas(
                         f"expected int64 rowids and timestamps, found {rowids.type} and {timestamps.type}"
                     )
                 if not may_be_one_column(values.type, types[column_id]):
-                    raise ValueError(f"changes of column {column_id} have values of type {values.type}")
-                run = DeltaRun("redo", rowids.to_numpy(), timestamps.to_numpy(), values)
-                if run.disorder() is not None or (len(run) and run.rowids[-1] >= row_count):
                     raise ValueError(
-                        f"changes of column {column_id} are out of order, or of rows that do not exist"
+                        f"changes of column {column_id} have values of type {values.type}, expected "
+                        f"{types[column_id]}"
+                    )
+                run = DeltaRun("redo", rowids.to_numpy(), timestamps.to_numpy(), values)
+                if run.disorder() is not None:
+                    raise ValueError(
+                        f"changes of column {column_id} are not in the order of rows and timestamps"
+                    )
+                if len(run) and run.rowids[-1] >= row_count:
+                    raise ValueError(
+                        f"a change of column {column_id} is in row {run.rowids[-1]}, but the rowset has only "
+                        f"{row_count} rows"
                     )
                 store.append(run.rowids, run.timestamps, {column_id: values})
     return store

@@ -116,7 +116,9 @@ class LiveSlot:
 
 
 def read_identity(env: Env, objects: Objects, patience_s: float = PATIENCE_S) -> StoreIdentity | None:
-    """Return `nyala.json` (`nyala.json`) of the store under this prefix; None: no store.
+    """Return the content of the object `nyala.json`, which every store has; None: no such object.
+
+    objects: the bucket, and the prefix of the store.
 
     patience_s: how many seconds to repeat a request that gets no answer.
     """
@@ -158,7 +160,7 @@ class LogFollower:
 
     @property
     def previous_crc(self) -> int:
-        """The CRC of the group before `position`; 0 at the beginning of the log."""
+        """The CRC of the log's object before the slot `position`; 0 at the beginning of the log."""
         return self._previous_crc or 0
 
     @property
@@ -176,7 +178,10 @@ class LogFollower:
         return self._checkpoint
 
     def live_slots(self) -> list[LiveSlot]:
-        """Return the objects of the log that were read since reading began at a checkpoint."""
+        """Return the objects of the log that this follower has read since its start.
+
+        It starts at a checkpoint. A writer deletes these objects after later checkpoints.
+        """
         return list(self._live)
 
     def restart(self) -> None:
@@ -297,10 +302,13 @@ class LogFollower:
         self._go_to(start, self._path(start.key))
 
     def _go_to(self, slot: Slot, path: str) -> None:
-        """Set the position to `slot`.
+        """Set the position to `slot`, and check that the checkpoint fits the log.
 
-        If this is the checkpoint's slot, also check the CRC of the group before it. The checkpoint
-        has the expected CRC.
+        A checkpoint has the CRC of the object before its slot. When the follower reaches this slot,
+        it compares this CRC with the CRC of the object that it has read.
+
+        path: the URL of the object, for the error message.
+        Raises: CorruptionError if the two CRCs differ.
         """
         self._position = slot
         base = self._base
@@ -310,8 +318,9 @@ class LogFollower:
             self._base_met = True
             if self._previous_crc != base.previous_crc:
                 raise CorruptionError(
-                    f"the group before slot {slot.n} of epoch {slot.epoch.number} is not the one that the checkpoint "
-                    f"{base.key.key} names: expected CRC {base.previous_crc:08x}, found {self._previous_crc:08x}",
+                    f"this object of the log is not the one that the checkpoint {base.key.key} follows: expected CRC "
+                    f"{base.previous_crc:08x}, found {self._previous_crc:08x}. An object of the store was replaced: "
+                    "restore it, or the store, from a backup",
                     path,
                     0,
                 )
@@ -321,9 +330,10 @@ class LogFollower:
     def _next_object(self) -> bytes | None:
         """Return the object in the slot `position`; None if the slot is empty.
 
-        Also reads later slots, and keeps their objects for the next calls. If it found a slot
-        empty, a later call returns None for this slot, even if the writer has filled it by then. So
-        `read_new` ends although a busy writer appends.
+        Reads several slots at once, up to the first empty one, and keeps the results for the next
+        calls. The call that reaches this empty slot returns None, even if the writer has filled the
+        slot since then. So `read_new` ends although a busy writer appends. The next call reads the
+        slot again.
         """
         if not self._ahead:
             slot = self.position
@@ -381,7 +391,8 @@ class LogFollower:
         """Remember the checkpoint that a note (the record after a new checkpoint) announces."""
         if len(payload) != CHECKPOINT.size_bytes:
             raise CorruptionError(
-                f"the note of a checkpoint has {len(payload)} bytes: expected {CHECKPOINT.size_bytes}",
+                f"the log record that announces a checkpoint has {len(payload)} bytes: expected "
+                f"{CHECKPOINT.size_bytes}",
                 path,
                 0,
             )
@@ -414,6 +425,9 @@ class LogFollower:
 
 
 def list_checkpoints(env: Env, objects: Objects, patience_s: float) -> list[CheckpointKey]:
-    """Return the checkpoints in the bucket, oldest first."""
+    """Return the keys of the checkpoints in the bucket, oldest first.
+
+    patience_s: how many seconds to repeat a request that gets no answer.
+    """
     infos = persist(env, lambda: objects.list(CHECKPOINT_PREFIX), patience_s=patience_s)
     return sorted(key for info in infos if (key := CheckpointKey.parse(info.key)) is not None)

@@ -1,6 +1,6 @@
 """The keys and layouts of a store's log in a bucket. They are stored: never change them.
 
-    nyala.json                              identity: store id, format version, first epoch; JSON
+    nyala.json                              the store's id, format version, first epoch; JSON
     log/<epoch>/<n:012>                     slot n of an epoch: a group of records, or a seal
     ckpt/<epoch number:010>-<n:012>-<token> the state before slot n of that epoch
     writer                                  who writes; a hint for people and programs; JSON
@@ -359,7 +359,8 @@ def decode_group(data: bytes, path: str, store_id: str, slot: Slot) -> Group:
     found = (values["epoch"], values["token"].hex(), values["n"])
     if found != expected:
         raise CorruptionError(
-            f"this object belongs to another slot: expected (epoch, token, number) {expected}, found {found}",
+            "this object of the log has the header of another slot (place in the log): expected epoch, token and "
+            f"number {expected}, found {found}. Restore the object from a backup",
             path,
             0,
         )
@@ -380,7 +381,12 @@ def decode_group(data: bytes, path: str, store_id: str, slot: Slot) -> Group:
     if len(records) != count or not records:
         raise CorruptionError(f"expected {count} records in the group, found {len(records)}", path, 0)
     if len(records) > 1 and any(record.kind is Kind.SEAL for record in records):
-        raise CorruptionError("a seal must be the only record of its group", path, 0)
+        raise CorruptionError(
+            "expected a seal (the end of one writer's part of the log) as the only record, found "
+            f"{len(records)} records",
+            path,
+            0,
+        )
     return Group(slot, values["crc32c"], values["previous_crc32c"], tuple(records), len(data), path)
 
 
@@ -410,7 +416,7 @@ def _decode_record(data: bytes, buffer: pa.Buffer, offset: int, path: str) -> Re
         kind = Kind(values["kind"])
     except ValueError as error:
         raise StorageError(
-            f"{path} has a record of kind {values['kind']}, which this Nyala does not know: use a newer one",
+            f"{path} has a record of kind {values['kind']}, which this Nyala does not know: update Nyala",
             path=path,
         ) from error
     return ReadRecord(kind, values["timestamp"], payload, offset)
@@ -426,7 +432,7 @@ def _decode_header(layout: Layout, magic: bytes, data: bytes, path: str, store_i
     if values["format_version"] != FORMAT_VERSION or values["incompatible_flags"]:
         raise StorageError(
             f"{path} has format version {values['format_version']}, flags {values['incompatible_flags']:#x}, but this "
-            f"Nyala reads version {FORMAT_VERSION}: use a newer one",
+            f"Nyala reads version {FORMAT_VERSION}: update Nyala",
             path=path,
         )
     check_store_id(store_id, values["store_id"].hex(), path)
@@ -484,14 +490,16 @@ class Seal:
         )
 
     def describe(self) -> str:
-        """Return a text for messages: which process created the seal, and when."""
+        """Return which process became the writer by this seal, and when, as a text for messages."""
         return f"pid {self.pid} on host {self.host} at {_time(self.time_us)}"
 
 
 def encode_seal(store_id: str, slot: Slot, previous_crc: int, seal: Seal) -> tuple[bytes, int]:
-    """Encode a seal as the object in `slot`. Return its bytes and its CRC.
+    """Encode a seal, the object that ends an epoch (one writer's part of the log).
 
-    The first group of the next epoch repeats this CRC.
+    slot:         the place of the object in the log.
+    previous_crc: the CRC of the object before it.
+    Returns: the bytes of the object, and its CRC. The next object of the log repeats this CRC.
     """
     assert seal.next_epoch.number == slot.epoch.number + 1
     body, crc = encode_group(store_id, slot, previous_crc, [Record.of(Kind.SEAL, 0, [seal.encode()])])
@@ -573,7 +581,12 @@ class CheckpointHeader:
                     f"the checkpoint header names slot {n} of epoch {number}, which cannot exist", path, 0
                 )
         if log_start[::2] > position[::2]:
-            raise CorruptionError(f"the log starts at {log_start}, after the checkpoint {position}", path, 0)
+            raise CorruptionError(
+                f"the checkpoint has the state before (epoch, token, number) {position}, but says that an open reads "
+                f"the log only from {log_start} on, so records between them would be missing",
+                path,
+                0,
+            )
         return cls(
             values["store_id"].hex(),
             Slot(Epoch(*position[:2]), position[2]),
@@ -602,9 +615,10 @@ def decode_checkpoint(
 
 @dataclass(frozen=True)
 class StoreIdentity:
-    """The `nyala.json` `nyala.json`, which never changes.
+    """The content of the object `nyala.json`: the store's id, and its first epoch.
 
-    A prefix of a bucket is a store if it has this object.
+    An epoch is the part of the log that one writer wrote. The object never changes. A prefix of a
+    bucket is a store if it has this object.
     """
 
     store_id: str
@@ -622,7 +636,7 @@ class StoreIdentity:
 
     @classmethod
     def decode(cls, data: bytes, path: str) -> StoreIdentity:
-        """Return `nyala.json` with these bytes.
+        """Decode the bytes of the object `nyala.json`.
 
         Raises: CorruptionError; StorageError for a store of a newer version or in a folder.
         """
@@ -638,7 +652,7 @@ class StoreIdentity:
         if fields.get("format_version") != FORMAT_VERSION:
             raise StorageError(
                 f"{path} says that the store has format version {fields.get('format_version')!r}, but this Nyala "
-                f"reads version {FORMAT_VERSION}: use a newer one",
+                f"reads version {FORMAT_VERSION}: update Nyala",
                 path=path,
             )
         store_id, epoch = fields.get("store_id"), fields.get("first_epoch")
@@ -687,12 +701,10 @@ def _encode_json(fields: dict[str, Any]) -> bytes:
 def _decode_json(data: bytes, path: str) -> dict[str, Any]:
     try:
         if len(data) > _JSON_MAX_BYTES:
-            raise ValueError(
-                f"it has {len(data)} bytes, but a JSON object of a store has at most {_JSON_MAX_BYTES}"
-            )
+            raise ValueError(f"expected at most {_JSON_MAX_BYTES} bytes, found {len(data)} bytes")
         fields = json.loads(data)
         if not isinstance(fields, dict):
-            raise ValueError("it is not a JSON object")
+            raise ValueError(f"expected a JSON object, found {type(fields).__name__}")
         return fields
     except (ValueError, RecursionError) as error:
         raise CorruptionError(f"the object is not valid JSON: {error}", path, 0) from error

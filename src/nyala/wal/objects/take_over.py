@@ -3,12 +3,12 @@
 An *epoch* is the part of the log that one writer writes. A *seal* is an object that ends an epoch
 and names the next one. A process becomes the writer by creating a seal:
 
-    1  Read `nyala.json` `nyala.json`, or create it if it does not exist.
+    1  Read the object `nyala.json`, which marks the store, or create it if it does not exist.
     2  Read the log up to its first empty slot. A slot is one numbered object of the log.
     3  Create a seal there. It names the next epoch with a new random token. If another object is
        in the slot by now, create a wall (S7), and continue with 2.
-    4  List the checkpoints. If one is beyond the slot, the slot had been deleted (S1): continue
-       with 2.
+    4  List the checkpoints. If one has a later place in the log than the seal, the slot was empty
+       only because its object had been deleted. Then the seal does not count (S1): continue with 2.
     5  This process writes the next epoch.
 
 The former writer may be alive or dead. If it creates another group, it finds the seal and raises
@@ -84,14 +84,17 @@ def check_clock(now_us: int, timestamp: int) -> None:
     if behind_us > CLOCK_BEHIND_MAX_US:
         raise StorageError(
             f"this machine's clock is {behind_us / 60e6:.0f} minutes behind the last write of the store, so new "
-            "writes would get times in its future: correct the clock of this machine (for example with NTP), or, if "
-            "the former writer's clock was wrong, wait that long"
+            "writes would get later times than this clock shows: correct the clock of this machine (for example with "
+            "NTP), or, if the former writer's clock was wrong, wait that long"
         )
 
 
 def create_store(env: Env, objects: Objects, *, patience_s: float = PATIENCE_S) -> StoreIdentity:
-    """Return `nyala.json` of the store under this prefix; create it if it does not exist.
+    """Return the content of the object `nyala.json`; create the object if it does not exist.
 
+    This object makes the prefix of `objects` a store.
+
+    patience_s: how many seconds to repeat a request that gets no answer.
     Raises: StorageError if there is an unfinished copy of a store, and the errors of
             `create_identity`.
     """
@@ -139,11 +142,11 @@ def take_over(
     identity: StoreIdentity | None = None,
     guard: Callable[[Epoch], None] | None = None,
 ) -> TakenLog:
-    """Become the writer of the store under this prefix.
+    """Become the writer of the store in the bucket and prefix of `objects`.
 
-    group_interval_s: see `ObjectLog`.
-    identity: `nyala.json` of a new store, if the caller creates it later. Default: read the identity
-           object, or create it.
+    group_interval_s: the least time between two objects that the log's writer creates.
+    identity: the content of `nyala.json` of a new store, if the caller creates this object later.
+           None: read the object, or create it.
     guard: called with the epoch (part of the log) of the former writer, before it is ended. It may
            raise an error to stop the take-over.
     patience_s: how many seconds to repeat a request that gets no answer.
@@ -183,9 +186,13 @@ def take_over(
 def _seal(
     env: Env, objects: Objects, store_id: str, slot: Slot, previous_crc: int, patience_s: float
 ) -> tuple[bytes, bytes | None]:
-    """Try to create a seal (the end of an epoch) in `slot`. Return it, and the slot's old bytes.
+    """Try to create a seal in `slot`, which ends an epoch (one writer's part of the log).
 
-    The bytes are None if the slot was empty: then the seal was created.
+    previous_crc: the CRC of the log's object before `slot`; `ANY_GROUP` if it is not known.
+    patience_s: how many seconds to repeat a request that gets no answer.
+    Returns: the bytes of the seal; and None if it was created, or the bytes of the other object
+             that is in the slot already.
+    Raises: StorageError if the bucket does not answer.
     """
     epoch = slot.epoch.next(env.randomness.token_hex(8))  # S6
     seal = Seal(epoch, socket.gethostname(), os.getpid(), env.clock.now_us())

@@ -16,24 +16,27 @@ Invariants
     G1  A record counts as synced when its group and all groups before it exist. So a new writer,
         which reads up to the first empty slot, finds every synced record.
     G2  Slot n + GROUPS_IN_FLIGHT is created only when slot n is known to exist.
-    G3  If a seal is in slot n, the writer is *fenced*. No slot from n on becomes part of the log,
-        so the records in these slots were not written. Groups before slot n are still acknowledged.
-    G4  If the bucket does not answer, the writer is dead: it accepts no more records. Whether this
-        group and later groups were written is unknown until the log is opened again.
+    G3  Another process becomes the writer by creating a *seal* in a slot. If a seal is in slot n,
+        this writer is *fenced*. No slot from n on becomes part of the log, so the records in these
+        slots were not written. Groups before slot n are still acknowledged.
+    G4  If the bucket does not answer a request, the writer is dead: it accepts no more records.
+        Whether the group of this request and later groups were written is unknown until the log is
+        opened again.
     G5  If a leader is interrupted (Ctrl-C), another thread sends the same bytes again, so no record
         is lost.
 
 Checkpoints and deletion
 
     The *log start* of a checkpoint is the first slot that an open must read. A *note* is a record
-    that announces a new checkpoint in the log.
+    that announces a new checkpoint in the log. (`take_over` defines S1, and `follower` S2.)
 
     S3  The writer deletes slots only after the note of the checkpoint is in the log. A fenced
         writer cannot write a note, so it deletes nothing that the new writer needs. The log start
         of a checkpoint is never before the log start of an earlier checkpoint with a note.
     S4  A seal is never deleted.
-    S5  After checkpoint k, the writer deletes the slots before the log start of checkpoint k - 1.
-        It also deletes all checkpoints except k and k - 1. So k - 1 can replace a damaged k.
+    S5  After a new checkpoint, the writer keeps this one and the checkpoint before it, and deletes
+        all others. It also deletes the slots before the log start of the older one. So the older
+        checkpoint can replace the newer one if that is damaged.
 
 Source: docs/design/object-storage.md, "The log".
 """
@@ -96,7 +99,11 @@ class _Pending:
 
 @dataclass
 class _Group:
-    """Records that are written as one object of the log. `exists`: the object is written."""
+    """Records that are written together, as one object of the log.
+
+    leader: the thread that creates the object; None: no thread does.
+    exists: whether the object has been created.
+    """
 
     slot: Slot
     body: bytes
@@ -178,7 +185,7 @@ class ObjectLog:
 
     @property
     def size_bytes(self) -> int:
-        """The bytes of the log that the next open of the store must read."""
+        """The number of bytes of the log that the next open of the store must read."""
         with self._guard:
             waiting = sum(len(group.body) for group in self._groups.values())
             return self._replay_bytes + waiting + self._pending_bytes
@@ -219,13 +226,20 @@ class ObjectLog:
         return end.offset
 
     def border(self) -> int:
-        """Return the end of the appended records, for `checkpoint`. A new object begins there."""
+        """Return the offset after the last appended record, for `checkpoint`.
+
+        The next record begins a new object of the log. So no object has records from both sides of
+        this offset.
+        """
         with self._guard:
             self._cut = True
             return self.appended.offset
 
     def holds_before(self, border: int) -> bool:
-        """Whether the log still has objects from before the border. Checkpoints delete them."""
+        """Whether the log still has objects that end at or before the offset `border`.
+
+        border: a result of `border()`. Later checkpoints delete these objects.
+        """
         with self._guard:
             return bool(self._live_ends) and self._live_ends[0] <= border
 
@@ -278,7 +292,10 @@ class ObjectLog:
         return None if self._oldest_unsynced_s is None else interval_s
 
     def _may_take(self, offset: int) -> bool:
-        """Whether a thread that waits for `offset` may write the next group. Requires the lock."""
+        """Whether a thread that waits for `offset` may write the next group of records.
+
+        The caller must hold `_guard`.
+        """
         return (
             self._taker is None
             and not self._failures
@@ -288,9 +305,9 @@ class ObjectLog:
         )
 
     def _adopt(self) -> _Group | None:
-        """Return a group whose thread was interrupted, so that this thread writes it; else None.
+        """Return a group of records whose thread was interrupted, for example by Ctrl-C.
 
-        Requires the lock.
+        This thread must then write it. None: there is no such group. The caller must hold `_guard`.
         """
         for group in self._groups.values():
             if group.leader is None and not group.exists and self._failure_of(group.end.offset) is None:
@@ -360,7 +377,7 @@ class ObjectLog:
         self._oldest_unsynced_s = None if is_all else self._taken_s
 
     def _resign(self) -> None:
-        """Give the interrupted work of this thread to other threads."""
+        """Let other threads write the records that this thread was writing before an error."""
         me = threading.get_ident()
         with self._guard:
             if self._taker == me:
@@ -387,7 +404,8 @@ class ObjectLog:
     def _failure_of(self, offset: int) -> StorageError | None:
         """Return the error that prevents acknowledging the record that ends at `offset`.
 
-        None: no such error. A FencedError has priority, because its outcome is known.
+        None: no such error. If there are several, a FencedError comes first: after it, the record
+        was certainly not written.
         """
         failures = [failure for start_offset, failure in self._failures if start_offset < offset]
         fences = [failure for failure in failures if isinstance(failure, FencedError)]
@@ -414,9 +432,9 @@ class ObjectLog:
         """Write a checkpoint, and delete the slots and checkpoints that it replaces.
 
         border: an offset that `border()` returned.
-        body:   the encoded state after all records before the border.
-        memory_timestamp_min: the timestamp of the oldest row that was in no file at the border;
-                None: all rows were in files.
+        body:   the encoded state after all records before this offset.
+        memory_timestamp_min: the timestamp of the oldest row that was in no file when `border()`
+                was called; None: all rows were in files.
         Raises: as `sync`; StorageError if the checkpoint could not be written, or if old objects
                 could not be deleted. The next checkpoint deletes them.
         """
@@ -453,9 +471,13 @@ class ObjectLog:
             self._sweep(before, header)
 
     def _log_start(self, position: Slot, memory_timestamp_min: int | None) -> Slot:
-        """Return the log start of a new checkpoint: the first slot that an open reads after it.
+        """Return the first slot that an open must read if it begins with a new checkpoint.
 
-        It is never before the log start of the previous checkpoint.
+        The result is never before that of the previous checkpoint.
+
+        position: the slot of the first object that the checkpoint does not include.
+        memory_timestamp_min: the timestamp of the oldest row that was in no file; None: all rows
+                were in files.
         """
         log_start = position
         if memory_timestamp_min is not None:
@@ -465,9 +487,9 @@ class ObjectLog:
         return log_start if before is None else max(log_start, before.log_start, key=lambda slot: slot.place)
 
     def _before(self, border: int) -> tuple[Slot, int, int]:
-        """Return the slot that begins at a synced border (a result of `border()`).
+        """Return the slot of the first object after `border`, a synced offset from `border()`.
 
-        Also returns the CRC and the last timestamp of the group before this slot.
+        Also returns the CRC and the last timestamp of the object before this slot.
         """
         last = self._live[bisect.bisect_right(self._live_ends, border) - 1]
         if last.slot.epoch != self._start.epoch:  # the seal before this epoch
@@ -501,11 +523,12 @@ class ObjectLog:
     # ── the hint, and the end
 
     def announce(self, *, leaving: bool = False) -> None:
-        """Write the hint `writer`, which shows other processes who writes to the store.
+        """Write the object `writer` (the hint), which names the process that writes to the store.
 
-        leaving: True: the hint says that this process ends. False: that it writes.
-        Does nothing if the bucket has the hint of a newer writer, which has replaced this process.
-        Errors are ignored.
+        If a newer writer has replaced this process, its hint is kept. Errors are ignored.
+
+        leaving: True: the hint says that this process writes no more. False: the hint says that
+                 this process writes, unless the log is closed.
         """
         with contextlib.suppress(StorageError):
             data = self._objects.get(WRITER_KEY)
@@ -528,9 +551,9 @@ class ObjectLog:
             )
 
     def close(self) -> None:
-        """Sync everything, and write the hint that no process writes. May be called twice.
+        """Sync everything, and mark the object `writer` as closed: this process writes no more.
 
-        After a failure, nothing is synced or written. Raises: as `sync`.
+        After a failed write, nothing is synced or marked. May be called twice. Raises: as `sync`.
         """
         with self._guard:
             if self._closed:
