@@ -159,7 +159,7 @@ def _lower_priority() -> None:
 
 
 def _listen(channel: socket.socket, jobs: SimpleQueue[dict[str, Any]]) -> None:
-    """Queue the parent's jobs, and end the process with the parent."""
+    """Put the jobs that the parent process sends into `jobs`. End this process when the parent ends."""
     with contextlib.suppress(OSError):
         for line in channel.makefile("rb"):
             jobs.put(json.loads(line))

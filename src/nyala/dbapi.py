@@ -159,7 +159,7 @@ def _error_class(error: errors.Error) -> type[DatabaseError]:
 
 @contextlib.contextmanager
 def _mapped() -> Iterator[None]:
-    """Raise the errors of PEP 249 in place of `nyala.errors`."""
+    """Translate errors of Nyala in the `with` block to the error classes that PEP 249 (DB-API) defines."""
     try:
         yield
     except errors.Error as error:

@@ -47,7 +47,7 @@ class EngineScan:
 
     @property
     def table(self) -> TableState:
-        """The table, with the schema of the scan."""
+        """The state of the table at the scan's moment, with the schema version that the scan uses."""
         return self.scan._root_and_table()[1]
 
     @property

@@ -76,7 +76,7 @@ class PinnedRows(abc.ABC):
 
     @abc.abstractmethod
     def _read(self, table: TableState) -> Iterator[pa.RecordBatch]:
-        """Read the rows from `table`."""
+        """Yield all rows of this scan or feed as Arrow record batches. table: the table's state to read from."""
 
     @abc.abstractmethod
     def _how_to_repeat(self) -> str:
@@ -140,7 +140,7 @@ class PinnedRows(abc.ABC):
         return self.schema.__arrow_c_schema__()
 
     def __iter__(self) -> NoReturn:
-        raise TypeError(not_looped_over(f"a {self._what}", self._what.split()[-1]))
+        raise iteration_error(f"a {self._what}", self._what.split()[-1])
 
     def __reduce__(self) -> NoReturn:
         raise pickle_error(self)
@@ -183,12 +183,12 @@ class PinnedRows(abc.ABC):
         return root, table
 
 
-def not_looped_over(what: str, rows: str) -> str:
-    """Return the message for `for row in …` over an object that is not iterable.
+def iteration_error(what: str, rows: str) -> TypeError:
+    """Return the error for a `for` loop over a table, scan or feed, which are not iterable.
 
-    rows: the Python expression of the object.
+    what: the kind of object, such as "a table". rows: a Python expression for it, such as "table.scan()".
     """
-    return (
+    return TypeError(
         f"{what} is not iterable: `for batch in {rows}.to_reader():` goes through its record batches in bounded "
         f"memory, {rows}.to_arrow().to_pylist() is a list of all rows as dicts, {rows}.to_pandas() a data frame"
     )

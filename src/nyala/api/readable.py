@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn, Self
 
 import pyarrow as pa
 
-from nyala.api.pinned_rows import PinnedRows, not_looped_over
+from nyala.api.pinned_rows import PinnedRows, iteration_error
 from nyala.api.scan import Scan
 from nyala.api.scan_arguments import make_spec, resolve_columns
 from nyala.errors import InvalidArgumentError, KeyNotFoundError, ReadOnlyError
@@ -483,7 +483,7 @@ class ReadableTable(abc.ABC):
         return found
 
     def __iter__(self) -> NoReturn:
-        raise TypeError(not_looped_over("a table", "table.scan()"))
+        raise iteration_error("a table", "table.scan()")
 
     def __reduce__(self) -> NoReturn:
         raise pickle_error(self)
@@ -506,7 +506,7 @@ class TableView(ReadableTable):
 
     @property
     def timestamp(self) -> int:
-        """The moment."""
+        """The timestamp of the moment that this view reads."""
         return self._snapshot
 
     def _view(self, at: Any, schema: SchemaOf | None = None) -> tuple[Root, TableState, int]:

@@ -8,8 +8,8 @@ A scan takes its snapshot when it is made, so every read of it returns the same 
 files that it needs until Python frees the scan, or until nobody has read it for 15 minutes. A read
 after these 15 minutes raises `HistoryExpiredError`.
 
-A scan token describes the part of a scan in one tablet. Another process or machine that sees the same
-files can read it. Source: docs/format/token.md.
+A scan token describes the part of a scan in one tablet, as bytes. Another process or machine that
+sees the same files can use the token to read the rows of this part. Source: docs/format/token.md.
 """
 
 from __future__ import annotations

@@ -393,10 +393,13 @@ class Table(WritableTable):
         return PurgeResult(**done, status=left, clones=clones)
 
     def purge_status(self) -> PurgeStatus:
-        """Remove the replaced files that nobody needs, and return those that may still have purged rows.
+        """Return how many files may still contain the purged rows.
 
-        Clones are not included. `PurgeResult.clones` names them; each needs a `purge` of its own,
-        even if it was dropped and can be brought back.
+        `purge` replaces the files that contain the rows. It cannot remove an old file while a scan
+        or another process reads it. This call first removes the old files that nobody reads any more.
+
+        Clones of the table are not checked. `PurgeResult.clones` names them. Each clone needs a
+        `purge` of its own, even if it was dropped and can be brought back.
 
         Examples
         --------

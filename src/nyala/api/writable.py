@@ -44,13 +44,18 @@ class WritableTable(ReadableTable):
 
     @abc.abstractmethod
     def _commit(self, request: Request, collect: bool, message: str | None) -> WriteResult:
-        """Write rows by key."""
+        """Write the rows of `request`, such as an insert or update, and return the timestamp and the counts.
+
+        collect: True: return the errors of failing rows in the result, and write the other rows.
+            False: one failing row rejects all rows.
+        message: a text about the commit, for `table.commits()`.
+        """
 
     @abc.abstractmethod
     def _write_selected(
         self, operation: str, select: Select, collect: bool, message: str | None
     ) -> WriteResult:
-        """Update or delete the rows that `select` finds in the table."""
+        """Update or delete the rows that `select` finds in the table. collect, message: as for `_commit`."""
 
     def insert(
         self,

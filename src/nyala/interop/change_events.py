@@ -83,7 +83,8 @@ class _Events:
     given:    for fields that only some rows have, a mask of these rows.
     deletes:  for each row, whether it is deleted.
     numbers:  for each row, the position of its event.
-    sequence: for each row, the value of the field `sequence=`; None without such a field.
+    sequence: for each row, the value of a field that grows with each change of the row; None if
+              the events have no such field.
     """
 
     columns: dict[str, Any]
@@ -99,7 +100,16 @@ _NOTHING: Final = _Events({}, {}, np.empty(0, np.bool_), np.empty(0, np.int64), 
 def event_format(
     operation: Any, sequence: Any, sequence_column: Any, columns: Any, units: Any, operations: Any
 ) -> EventFormat:
-    """Check the arguments of `apply_changes`. Raises: InvalidArgumentError."""
+    """Check the arguments of `apply_changes`, and return them as an `EventFormat`.
+
+    operation: the field that says what an event does.
+    sequence: a field that grows with each change of a row; None: the events have no such field.
+    sequence_column: the column that stores the value of `sequence`; None: the column with this name.
+    columns: the fields to write: a list, or a dict from field to column; None: all fields.
+    units: for columns whose times are whole numbers in the events: the unit, such as "ms", by column.
+    operations: from a value of the field `operation` to its meaning: "upsert", "delete" or "skip".
+    Raises: InvalidArgumentError.
+    """
     for argument, value in (
         ("operation", operation),
         ("sequence", sequence),
@@ -131,8 +141,10 @@ def event_format(
 
 
 def sequence_column(schema: Schema, format: EventFormat) -> str | None:
-    """Return the column that stores the sequence; None without `sequence=`. Raises:
-    InvalidArgumentError.
+    """Return the column that stores, for each row, the sequence value of the last event that wrote it.
+
+    None: the caller of `apply_changes` named no event field with a sequence value.
+    Raises: InvalidArgumentError if the table does not have the column.
     """
     if format.sequence is None:
         return None
@@ -227,7 +239,12 @@ def _read_objects(events: Sequence[Any], schema: Schema, format: EventFormat) ->
 
 
 def _decoded(event: Any, number: int) -> Mapping[str, Any] | None:
-    """Return an event as a mapping, without a Kafka Connect wrapper; None for a tombstone."""
+    """Return the fields of an event as a mapping; None for an event without a value (a Kafka tombstone).
+
+    event: a mapping, or JSON text. If it is an object `{"schema": …, "payload": …}` of Kafka Connect,
+        the fields are those of the payload.
+    number: the position of the event in the input, for error messages.
+    """
     if isinstance(event, str | bytes):
         try:
             # Numbers with a point keep all their digits, for columns of type decimal.
@@ -289,9 +306,10 @@ def _values_at(
 
 
 def _table_of(events: Any) -> tuple[pa.Table, np.ndarray]:
-    """Return (table, positions) of events in Arrow data: one row per event, one column per field.
+    """Return events as an Arrow table with one row per event, and the position of each event in the input.
 
-    Removes Kafka Connect wrappers, and events whose payload is NULL.
+    The table has one column per field. If the input has a column `payload` of Kafka Connect, the fields
+    are those of the payload, and events whose payload is NULL are left out.
     """
     arrays = {}
     for name, values in read_input(events).columns.items():
@@ -458,7 +476,10 @@ def _meanings(
 
 
 def _event_fields(schema: Schema, word_field: str, format: EventFormat) -> set[str]:
-    """Return the fields of flat events that describe the event, and are not columns of the table."""
+    """Return the event fields that are not written to the table, such as the operation.
+
+    word_field: the field that contains the operation.
+    """
     own = {word_field} if word_field != CHANGE_TYPE else {*FEED_COLUMNS}
     if format.sequence is not None:
         own |= {format.sequence.split(".")[0], format.sequence} - {*schema.names}

@@ -2,8 +2,9 @@
 
 polars passes the columns, the predicate and the row limit of a query to its source, and relies on
 the source to apply the predicate. This module divides the predicate at its outermost ANDs, and
-translates the terms to Nyala, so that the scan can skip data. It translates comparisons with
-constants and of two columns, IN lists, prefixes and suffixes of text, IS NULL, between, AND and OR.
+translates the terms to Nyala, so that the scan can skip data. It translates comparisons of a column
+with a constant or with another column, IN lists, prefixes and suffixes of text, IS NULL, between,
+AND and OR.
 
 The scan alone applies the terms that mean exactly the same in Nyala. This module applies the other
 terms by polars, batch by batch.
@@ -214,19 +215,21 @@ class _SplitPredicate:
     """A predicate of polars, divided into a part for polars and a part for the scan."""
 
     whole: pl.Expr | None = None  # the predicate without dynamic terms
-    rest: pl.Expr | None = None  # what polars applies if `where` narrows the scan (E2)
-    where: Node | None = None  # what narrows the scan (E1)
+    rest: pl.Expr | None = None  # what polars applies to the rows of the scan
+    where: Node | None = None  # what the scan applies
 
 
 @dataclass(frozen=True)
 class _Translation:
-    """A term of polars as a predicate of Nyala, which is TRUE at least where the term is TRUE (E1).
+    """The translation of a polars condition to a predicate of Nyala.
 
-    predicate: None if the term cannot be translated.
+    predicate: TRUE in every row in which the condition is TRUE, and perhaps in more rows. None: the
+        condition cannot be translated.
+    exact: whether the predicate and the condition are TRUE in exactly the same rows.
     """
 
     predicate: Node | None = None
-    exact: bool = False  # whether both are TRUE in exactly the same rows (E2)
+    exact: bool = False
 
 
 _UNKNOWN: Final = _Translation()
@@ -389,7 +392,11 @@ def _translate_like(name: str, test: Any, literal: Any, schema: pa.Schema) -> _T
 
 
 def _name(column: Any, schema: pa.Schema) -> str:
-    """Return the name of a column of the schema. Raises: KeyError for other nodes."""
+    """Return the name of the column that a part of polars' expression tree names.
+
+    column: the part, in the form of `tree_of`, such as `{"Column": "a"}`.
+    Raises: KeyError if the part is not a column of `schema`.
+    """
     name = str(column["Column"])
     schema.field(name)
     return name
@@ -417,9 +424,10 @@ def _translate_in_list(name: str, literal: Any, schema: pa.Schema) -> _Translati
 
 
 def _translate_comparison(column: Any, op: str | None, literal: Any, schema: pa.Schema) -> _Translation:
-    """Translate a comparison with a constant if it surely means the same in polars and in Nyala.
+    """Translate a comparison of a column with a constant, if it has the same result in polars and in Nyala.
 
-    A decimal column that polars compares as a double gets bounds that are a little wider.
+    Exception: if polars compares a decimal column as a double, the translation matches slightly more
+    rows. It is marked as not exact, so polars checks these rows again.
     """
     ((form, value),) = literal.items()
     if form in ("Dyn", "Scalar"):

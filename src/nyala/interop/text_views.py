@@ -100,7 +100,10 @@ _VIEW: Final = np.dtype("V16")
 
 
 class _DictionaryViews:
-    """The entries of a dictionary as Arrow string views, from which columns are built by their codes."""
+    """Builds columns of Arrow string views from dictionary codes.
+
+    The entries of the dictionary are converted to views once, and then used for every column.
+    """
 
     def __init__(self, dictionary: pa.Array, type: pa.DataType) -> None:
         """dictionary: at least one entry, and no NULL. type: the view type of its entries."""

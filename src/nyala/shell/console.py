@@ -98,7 +98,10 @@ class Console:
 
 
 class _ShownRows:
-    """Yields the first rows of a result, and counts all rows, up to `ROWS_COUNTED`."""
+    """Yields the first `limit` rows of a result, and counts its rows. Counting stops after `ROWS_COUNTED` rows.
+
+    limit: None: yield all rows.
+    """
 
     def __init__(self, limit: int | None) -> None:
         self._limit = limit

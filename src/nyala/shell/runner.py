@@ -3,9 +3,9 @@
     main thread      submits work, waits for it, and receives Ctrl-C
     worker thread    calls the engine
 
-While a statement runs, Ctrl-C raises no exception. It sets a flag, and the main thread interrupts
-the session until the statement ends. So the statement's outcome is known: it was interrupted and changed
-nothing, or it has a result.
+While a statement runs, Ctrl-C raises no exception. It sets a flag. The main thread then sends an
+interrupt to the session every 50 ms, until the statement ends. So the statement's outcome is known:
+it was interrupted and changed nothing, or it has a result.
 
 Source: DuckDB, `duckdb_interrupt`.
 """

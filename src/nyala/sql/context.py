@@ -67,9 +67,11 @@ class Context:
     def select(
         self, source: Source, text: str, objects: Mapping[str, Any] = MappingProxyType({})
     ) -> SelectResult:
-        """Return the result of a SELECT over the tables of `source` and `objects`, tables by name.
+        """Return the result of a SELECT. The rows are read later, when a method of the result returns them.
 
-        Its rows are read later. Only a SELECT over the catalogue is executed here.
+        source: the snapshot or transaction whose tables are read.
+        objects: further tables by name, such as Arrow tables and data frames.
+        A SELECT about the tables themselves, such as one of `information_schema`, is executed here.
         Raises: as `Database.sql`.
         """
         from nyala.sql.select.attached import read_attached

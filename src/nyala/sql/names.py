@@ -56,7 +56,7 @@ def without_schemas(text: str) -> str:
 
 
 def spelled(name: str, names: Collection[str]) -> str:
-    """Return `name` as `names` spells it: with another case, or unchanged if `names` does not have it.
+    """Return the table in `names` that equals `name` if case is ignored; `name` itself if no table does.
 
     Raises: InvalidArgumentError if two of `names` differ from `name` only in case.
     """
@@ -72,5 +72,5 @@ def spelled(name: str, names: Collection[str]) -> str:
 
 
 def spelled_column(name: str, names: Collection[str]) -> str:
-    """Return `name` as the columns `names` spell it: with another case, or unchanged if it is not a column."""
+    """Return the column in `names` that equals `name` if case is ignored; `name` itself if no column does."""
     return name if name in names else next((each for each in names if each.lower() == name.lower()), name)

@@ -199,7 +199,7 @@ class Result(LazyValues, ABC):
 
     @abstractmethod
     def _count(self) -> int:
-        """Return the number of rows: exact up to `ROWS_COUNTED`, otherwise any greater number."""
+        """Return the number of rows. A number above `ROWS_COUNTED` only means that there are more rows than that."""
 
 
 class FixedResult(Result):

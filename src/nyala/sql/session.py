@@ -50,7 +50,7 @@ _IDLE_S: Final = 3600.0
 
 
 class Slot(Protocol):
-    """The place where a session keeps its open transaction."""
+    """An object in which a session keeps its open transaction."""
 
     transaction: Transaction | None
 
@@ -60,7 +60,7 @@ class Slot(Protocol):
 
 
 class TransactionSlot:
-    """The usual `Slot`: keeps one open transaction, which all threads of the session share."""
+    """Keeps the transaction that BEGIN opened in a session. All threads of the session share it."""
 
     def __init__(self) -> None:
         self.transaction: Transaction | None = None

@@ -11,8 +11,8 @@ Invariants
     K1  The text of a token is `text[begin:end]`. Tokens do not overlap. Comments and spaces are not
         tokens.
     K2  After VALUES, at least 16 rows of literals and parameters are one token, of the kind "rows".
-        After IN, a list of at least 500 of them is one token, of the kind "list", with its
-        brackets. So a statement with many constants has few tokens.
+        After IN, a list of at least 500 literals and parameters is one token, of the kind "list",
+        with its brackets. So a statement with many constants has few tokens.
     K3  A keyword ends a clause only outside of parentheses, brackets, braces and CASE … END. A word
         after a point or AS is a name and not a keyword. The FROM of IS DISTINCT FROM ends no
         clause.
@@ -158,9 +158,10 @@ def _tokens(text: str) -> tuple[Token, ...]:
 
 
 def _read_tokens(text: str, place: int, out: list[Token]) -> int | None:
-    """Append the tokens from `place` on. Stops after a long VALUES or IN list, which is one token (K2).
+    """Append the tokens of the text from the index `place` on to `out`.
 
-    Returns the place after this token; None at the end of the text.
+    Stops after a long VALUES or IN list, which is one token. Returns the index of the character after
+    the list; None if the end of the text was reached.
     """
     for match in _TOKEN.finditer(text, place):
         kind: Any = "text" if match.lastgroup == "tag" else match.lastgroup
@@ -180,7 +181,7 @@ def _read_tokens(text: str, place: int, out: list[Token]) -> int | None:
 
 
 def parameters(found: Iterable[Token]) -> Iterator[Token]:
-    """Yield the parameters, also inside long VALUES and IN lists, which are one token (K2)."""
+    """Yield the parameters, such as `?`, also those inside a long VALUES or IN list, which is one token."""
     for token in found:
         if token.kind == "parameter":
             yield token
@@ -192,7 +193,10 @@ def parameters(found: Iterable[Token]) -> Iterator[Token]:
 
 
 def begins_of_texts(found: Iterable[Token]) -> Iterator[int]:
-    """Yield the places of string literals, also inside long VALUES and IN lists, which are one token (K2)."""
+    """Yield the index in the text at which each string literal begins.
+
+    Includes literals inside a long VALUES or IN list, which is one token.
+    """
     for token in found:
         if token.kind == "text":
             yield token.begin
@@ -206,13 +210,19 @@ def with_neighbours(found: Sequence[Token]) -> Iterator[tuple[Token, Token, Toke
 
 
 def with_first_rows(text: str) -> str:
-    """Return the text with only the first row of each long VALUES list (K2: at least 16 rows)."""
+    """Return the text without the rows of long VALUES lists, except for the first row of each list.
+
+    A list is long if it has at least 16 rows, all of literals and parameters.
+    """
     found = (token for token in tokens(text) if token.kind == "rows")
     return replaced(text, [(token.begin, token.end, row_at(token.text, 0)) for token in found])
 
 
 def with_short_lists(text: str) -> str:
-    """Return the text with only the first value of each long IN list (K2: at least 500 values)."""
+    """Return the text without the values of long IN lists, except for the first value of each list.
+
+    A list is long if it has at least 500 values, all literals or parameters.
+    """
     found = (token for token in tokens(text) if token.kind == "list")
     return replaced(text, [(token.begin, token.end, shortened_list(token.text)) for token in found])
 
@@ -345,7 +355,7 @@ class TokenReader:
 
     @property
     def here(self) -> int:
-        """The place of the next token; at the end, the end of the text."""
+        """The index in the text at which the next token begins; at the end, the length of the text."""
         return len(self.text) if self.ended else self.tokens[self.index].begin
 
     def peek(self, ahead: int = 0) -> Token | None:
@@ -405,7 +415,8 @@ class TokenReader:
     def until(self, *stops: Sequence[str]) -> str:
         """Read up to one of the keyword sequences, a closing bracket, or the end. Returns the text.
 
-        Keywords inside of nested brackets do not end the text (K3).
+        A keyword inside brackets or CASE … END does not end the text. Nor does a name that looks like a
+        keyword, such as `t.from`.
         """
         begin, end = self.here, self.here
         ends = _CLOSES.union(stop[0] for stop in stops)

@@ -53,7 +53,10 @@ def sql_type(type: ColumnType) -> str:
 
 
 def cast_to(expression: str, type: ColumnType) -> str:
-    """Return the expression with a cast to the column's type. A line break ends a comment in it."""
+    """Return `CAST(expression AS type)`, with the column's type.
+
+    Adds a line break after the expression, because the expression may end with a comment (`-- …`).
+    """
     return f"CAST(({expression}\n) AS {'VARCHAR' if type.is_text else sql_type(type)})"
 
 

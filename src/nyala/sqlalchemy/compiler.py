@@ -97,11 +97,15 @@ class NyalaCompiler(compiler.SQLCompiler):
         # The store itself gives the values of AUTO_INCREMENT, and RETURNING returns them.
         if column is not None and column.name != AUTO_INCREMENT:
             if self.column_keys is not None and not insert_stmt._select_names:
-                insert_stmt = self._count(column, insert_stmt)
+                insert_stmt = self._with_key_parameters(column, insert_stmt)
         return super().visit_insert(insert_stmt, *args, **kw)
 
-    def _count(self, column: Any, insert_stmt: Any) -> Any:
-        """Return the INSERT with a parameter for each value of the key column that is not given."""
+    def _with_key_parameters(self, column: Any, insert_stmt: Any) -> Any:
+        """Return an INSERT with a further parameter in each row for the key column, if no row gives its value.
+
+        `NyalaExecutionContext` then sets these parameters to the next values of the key.
+        column: the key column. If the INSERT gives its values, the INSERT is returned unchanged.
+        """
         rows = [row for each in insert_stmt._multi_values for row in each]
         given = rows[0] if rows else insert_stmt._values or ()
         keys = {getattr(key, "key", key) for key in given} | set(self.column_keys or ())

@@ -1,4 +1,4 @@
-"""Gives the next values of an integer key that counts up.
+"""Gives the next values of an integer key, for inserts without a key.
 
 A store counts up only its own column `auto_incrementing_id`. For any other integer key, the first
 call reads the greatest value that the transaction sees, and counts on from this value. Later calls
@@ -23,7 +23,7 @@ _LAST: Final[dict[tuple[str, int], int]] = {}
 
 
 def take(connection: Connection, table: str, column: str, count: int) -> range:
-    """Return the next `count` values of the column."""
+    """Reserve and return `count` values for an integer key column, above all values that exist or were reserved."""
     database = connection.database
     key = database._store.store_id, database._root().table(table).id
     greatest = _LAST.get(key)
@@ -39,9 +39,11 @@ def take(connection: Connection, table: str, column: str, count: int) -> range:
 def with_values(
     connection: Connection, column: Any, names: list[str], rows: list[dict[str, Any]]
 ) -> list[dict[str, Any]]:
-    """Return the rows of parameters, completed with the next values of a key that counts up.
+    """Return the rows of parameters, in which each missing value of an integer key is set to the next value.
 
-    names: the parameters that are values of the column. A missing one gets the next value.
+    column: the key column.
+    names: the names of the parameters that give its values. A value is missing if it is None.
+    rows: the parameters of each execution, by name.
     """
     missing = sum(row.get(name) is None for row in rows for name in names)
     values = iter(take(connection, column.table.name, column.name, missing))

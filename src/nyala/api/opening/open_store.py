@@ -16,7 +16,8 @@ neither the store nor its threads refer to it. But freeing it does not close the
 do this in a thread that holds the store's locks. Instead, the next `connect` to the same folder
 finds that the open store has no users, and closes it first.
 
-O1  A store whose last Database was lost is closed by a call of `connect`, never by the garbage collector.
+O1  If Python freed every `Database` of a store without `close()`, the next call of `connect` closes the
+    store. The garbage collector never does.
 O2  A Database is not lost as long as one of its scans, feeds, tables or snapshots exists, because these
     refer to its handle.
 O3  A forked child does not use the stores that its parent has open.
@@ -75,7 +76,7 @@ _Object = TypeVar("_Object")
 
 
 class Alive(Generic[_Object]):
-    """A set of objects that forgets an object once Python frees it. Thread-safe."""
+    """A set that does not keep its objects alive: Python can free them. Thread-safe."""
 
     def __init__(self) -> None:
         self._objects: weakref.WeakSet[_Object] = weakref.WeakSet()
@@ -90,7 +91,7 @@ class Alive(Generic[_Object]):
             self._objects.discard(one)
 
     def held(self) -> list[_Object]:
-        """Return the objects that still exist."""
+        """Return the objects of this set that Python has not freed."""
         with self._lock:
             return list(self._objects)
 
@@ -175,7 +176,10 @@ class Handle:
 
 
 class Handles(Alive[Handle]):
-    """The handles of one `OpenStore`. The store's threads refer to this object, not to the `OpenStore`."""
+    """The handles of one open store: each `Database` uses the store through a handle.
+
+    The store's threads refer only to this object, so that Python can free an unused `OpenStore`.
+    """
 
     def expire_scans(self) -> None:
         """Release the files of scans that nobody has read for 15 minutes."""
@@ -301,7 +305,7 @@ class OpenStore:
         return made
 
     def handle(self) -> Handle:
-        """Return a new handle."""
+        """Return a new handle, through which one `Database` uses this store. Its `close` releases the store."""
         made = Handle(self)
         self.handles.add(made)
         return made
@@ -343,8 +347,10 @@ class OpenStore:
             )
 
     def refuse_change_in_block(self, call: str) -> None:
-        """Check that this thread is not inside a batch or transaction, which could not undo a change of tables.
+        """Refuse a call such as `create_table` or `drop_table` inside a batch or transaction of this thread.
 
+        The call would take effect at once, and a failed batch or transaction could not undo it.
+        call: the name of the call, for the message.
         Raises: InvalidArgumentError.
         """
         what = self._block.what
@@ -421,8 +427,8 @@ os.register_at_fork(after_in_child=_forget_in_child)
 def open_for_writing(env: Env, folder: str, options: StoreOptions, *, share: bool) -> Handle:
     """Return a handle of the store in `folder`, and open the store unless this process has it open.
 
-    If the last Database of the open store was lost, the store is closed first, with a
-    ResourceWarning (O1). If the open store can no longer write, because a write failed or its
+    If Python freed every `Database` of the open store without `close()`, the store is closed first,
+    with a ResourceWarning. If the open store can no longer write, because a write failed or its
     folder was moved, it is closed and opened again.
 
     share: if another process is the writer, send writes to that process.

@@ -90,8 +90,9 @@ class Assigned:
         """Return the operations for rows whose keys change.
 
         A few rows are deleted by their old keys, and inserted with their new keys. Many rows are
-        committed in parts, and then only one operation on each key is allowed. So if a key is the
-        old key of one row and the new key of another row, its row is updated instead.
+        committed in parts, and then only one operation on each key is allowed. So a key that one row
+        gives up and another row takes is not deleted and inserted. One update gives the stored row
+        of this key all values of the row that takes the key.
         """
         target, keys = self.target, self.target.keys
         in_parts = target.schema.auto_increment is None and statement.are_many(rows)

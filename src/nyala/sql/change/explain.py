@@ -27,7 +27,10 @@ _SKIPPED: Final = {
 
 @dataclass(frozen=True)
 class _Explained(Statement):
-    """A statement for EXPLAIN: it appends the plan of each SELECT to `plans`, and the SELECT returns no rows."""
+    """A statement that changes rows, run for EXPLAIN: its SELECTs are planned, but not executed.
+
+    plans: receives DuckDB's plan of each SELECT.
+    """
 
     plans: list[str] = field(default_factory=list)
 
@@ -40,7 +43,12 @@ class _Explained(Statement):
 
 
 def explain_change(context: Context, source: Source, text: str) -> list[tuple[str, str]]:
-    """Return what the statement would do, and DuckDB's plans, as (name, text). Raises: errors of the statement."""
+    """Return the rows of EXPLAIN for a statement that changes rows, as a list of (name, text).
+
+    The first row, "statement", says which operations the statement would execute. Each further row,
+    "physical_plan", has DuckDB's plan of one SELECT.
+    Raises: errors of the statement.
+    """
     plans: list[str] = []
     word, plan, _ = plan_of(context, text, partial(_Explained, plans=plans))
     change = plan(source)

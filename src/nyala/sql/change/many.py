@@ -45,10 +45,12 @@ class _Rows:
 
 
 def statement_of_rows(context: Context, text: str, rows: Sequence[Any]) -> tuple[str, str, pa.Table] | None:
-    """Return (statement, name of the table of parameters, this table); None: execute the rows one by one.
+    """Rewrite a statement for many rows of parameters as one statement over a table of these rows.
 
-    rows: lists for `?`, or dicts for `$name`.
-    A wrong statement or row also returns None. Executing the rows one by one then raises the error.
+    rows: the parameters of each execution: lists for `?`, or dicts for `$name`.
+    Returns (rewritten statement, name of the table in it, the table with the parameters as columns).
+    Returns None if this is not possible: the caller then executes the statement for each row. If the
+    statement or a row is wrong, that raises the error.
     """
     found = tokens(text)
     given = [token for token in found if token.kind == "parameter"]
@@ -155,7 +157,7 @@ def _insert(context: Context, source: Source, text: str, rows: _Rows) -> str | N
         given = dict(zip(columns, values, strict=False))
         if not all(key in given for key in target.keys):
             return None
-        if not _is_once(target, rows, {key: given[key] for key in target.keys}):
+        if not _are_keys_distinct(target, rows, {key: given[key] for key in target.keys}):
             return None
     _check_values(context, source, values, rows)
     return f"{text[:begin]}SELECT {', '.join(values)}\nFROM {rows.name} {tail}".rstrip()
@@ -205,7 +207,7 @@ def _change(_: Context, source: Source, text: str, rows: _Rows) -> str | None:
     reader.need("WHERE")
     where = _with_qualified_keys(target, _end(reader))
     terms = key_terms(target, where)
-    if terms is None or not _is_once(target, rows, terms.keys):
+    if terms is None or not _are_keys_distinct(target, rows, terms.keys):
         return None
     return f"{text[:begin]}{'FROM' if updates else 'USING'} {rows.name} WHERE {where}"
 
@@ -234,10 +236,11 @@ def _with_qualified_keys(target: Target, where: str) -> str:
     )
 
 
-def _is_once(target: Target, rows: _Rows, keys: Mapping[str, str]) -> bool:
-    """Whether no two rows of parameters give the same key, and the parameters have the types of the key columns.
+def _are_keys_distinct(target: Target, rows: _Rows, keys: Mapping[str, str]) -> bool:
+    """Whether each execution of the statement would name another key, in the types of the key columns.
 
-    keys: a parameter or a constant for each key column.
+    rows: the parameters of each execution.
+    keys: for each key column, the parameter or constant that the statement compares it with.
     """
     found = {}
     for name, side in keys.items():

@@ -128,9 +128,12 @@ def _rows_of_sources(
     where: str,
     objects: Mapping[str, Any],
 ) -> pa.Table | None:
-    """Look up the target's rows by the keys in the tables of FROM or USING.
+    """Return the target's rows whose keys are in the tables of FROM or USING.
 
-    None if WHERE does not equate each key column with a column of these tables, or for too many keys.
+    columns: the columns to return.
+    others: the text of FROM or USING. where: the condition, which must equate each key column with a
+        column of these tables.
+    Returns None if WHERE does not do so, or for more than 100,000 keys or an eighth of the table's rows.
     """
     matched = key_terms(target, where)
     if matched is None or statement.hides(target) or target.alias.lower() in _names(tokens(others)):
@@ -186,7 +189,10 @@ def _equality(target: Target, term: Sequence[Token], text: str) -> tuple[str, st
 
 
 def _key_of(target: Target, side: Sequence[Token]) -> str:
-    """Return the key column that the tokens `target.key_column` name; "" for other tokens."""
+    """Return the key column that one side of a comparison names, as in `t.k = …`; "" if it names no key column.
+
+    side: the tokens of this side.
+    """
     if len(side) != 3 or side[1].text != "." or side[0].name.lower() != target.alias.lower():
         return ""
     return next((name for name in target.keys if name.lower() == side[2].name.lower()), "")
@@ -211,10 +217,11 @@ def _select(listed: str, others: str, conditions: Sequence[str]) -> str:
 
 
 def _program_data(statement: Statement, others: str) -> dict[str, Any]:
-    """Return {name: data} if the first table of FROM is a variable of the program; otherwise {}.
+    """Return {name: data} if the first table of FROM is a Python variable, such as a data frame; otherwise {}.
 
     Without this look-up, DuckDB would first run the SELECT, and fail because it does not know the
     name.
+    others: the text of FROM or USING.
     """
     name = tokens(others)[0].name
     if name.lower() in map(str.lower, statement.source.list_tables()) or statement.with_clause:
@@ -232,7 +239,11 @@ def _rows(statement: Statement, select: str, objects: Mapping[str, Any]) -> pa.T
 
 
 def _checked(statement: Statement, target: Target, rows: pa.Table) -> Request | None:
-    """Return the update or delete of these rows by key; None if joining the tables could change other rows (MT1)."""
+    """Return the update or delete of these rows by key; None if a join with the table could have another result.
+
+    This is possible if a key occurs twice, has another type than its column, or if the table would
+    refuse a value.
+    """
     found = _with_keys(target, rows)
     if found is None:
         return None

@@ -60,7 +60,13 @@ Kind: TypeAlias = Literal["MATCHED", "NOT MATCHED BY TARGET", "NOT MATCHED BY SO
 
 @dataclass(frozen=True)
 class _When:
-    """A WHEN clause. place: its number in the statement. action: the text after THEN."""
+    """A WHEN clause of MERGE.
+
+    place: its number in the statement, from 0.
+    kind: for which rows it is, such as MATCHED.
+    condition: the text after AND; "TRUE" without AND.
+    action: the text after THEN.
+    """
 
     place: int
     kind: Kind
@@ -109,10 +115,11 @@ class _Merge(LazyValues):
         return self._rows(f"SELECT {listed}\nFROM {joined}", self._numbered, {name: decided})
 
     def _decide(self, kind: Kind) -> pa.Table:
-        """Return the clause that takes each row of a kind, such as MATCHED: the first whose condition is true.
+        """Decide which WHEN clause changes each row: the first clause whose condition is true for the row.
 
-        The result has the key of the table's row, the number of the source's row, and the number of
-        the clause.
+        kind: which rows and clauses, such as MATCHED.
+        Returns one row per decision, with the key of the table's row, the number of the source's
+        row, and the number of the clause (NULL: no clause).
         """
         unused = self.statement.unused
         listed = []
@@ -200,7 +207,10 @@ def compute_merge(statement: Statement, text: str) -> Change:
 
 
 def _source_rows(statement: Statement, given: str) -> tuple[str, pa.Table]:
-    """Return the name that the statement uses for the source, and the rows of the source."""
+    """Return the alias of the source of MERGE, and the rows of the source.
+
+    given: the text after USING, such as `file.csv AS f` or `(SELECT …) AS s`.
+    """
     text = f"SELECT * FROM {given}"
     reader = TokenReader(parsable(text))
     reader.need("SELECT", "*", "FROM")
@@ -249,7 +259,11 @@ def _check_not_volatile(on: str) -> None:
 
 
 def _when(reader: TokenReader, place: int) -> _When:
-    """Read `[NOT] MATCHED [BY SOURCE | BY TARGET] [AND condition] THEN action`."""
+    """Read a clause of MERGE after WHEN: `[NOT] MATCHED [BY SOURCE | BY TARGET] [AND condition] THEN action`.
+
+    place: the number of the clause in the statement, from 0.
+    Raises: InvalidArgumentError.
+    """
     kind: Kind = "MATCHED"
     if not reader.take("MATCHED"):
         reader.need("NOT", "MATCHED")

@@ -1,7 +1,7 @@
 """Executes INSERT, UPSERT, REPLACE, UPDATE, DELETE, TRUNCATE and MERGE.
 
-DuckDB's parser checks the whole statement. Then SELECTs that consist of its clauses compute the
-rows to write.
+DuckDB's parser checks the whole statement. Then one or more SELECTs compute the rows to write. They
+are built from clauses of the statement, such as its WHERE and the expressions of its SET.
 
 Source: docs/reference/sql.md.
 """

@@ -150,7 +150,7 @@ class Statement(LazyValues):
         return unused_prefix(self.text)
 
     def unused(self, name: str) -> str:
-        """Return `name` with a prefix that does not occur in the statement."""
+        """Return `name` with a prefix. The prefix occurs nowhere in the statement, so the new name is unused."""
         return self._prefix + name
 
     def state(self, table: str) -> TableState:
@@ -187,12 +187,19 @@ class Statement(LazyValues):
         return collected(bound.to_reader())
 
     def rows_of_objects(self, select: str, objects: Mapping[str, Any] = MappingProxyType({})) -> pa.Table:
-        """As `rows`, but cheaper for a SELECT that reads no table of the store."""
+        """Return the rows of a SELECT. This is cheap if the SELECT reads only `objects`, and no table of the store.
+
+        objects: Arrow tables or data frames, by their names in the SELECT.
+        Raises: as `Database.sql`.
+        """
         found = None if self.with_clause else self.try_objects(select, objects)
         return self.rows(select, objects) if found is None else found
 
     def try_objects(self, select: str, objects: Mapping[str, Any] = MappingProxyType({})) -> pa.Table | None:
-        """Return the rows of a SELECT over `objects`; None if it names another table or fails."""
+        """Return the rows of a SELECT over `objects`; None if the SELECT names another table or fails.
+
+        objects: Arrow tables or data frames, by their names in the SELECT.
+        """
         import duckdb
 
         if reads_catalogue(select):
@@ -214,14 +221,15 @@ class Statement(LazyValues):
             return None
 
     def are_many(self, rows: pa.Table) -> bool:
-        """Whether Arrow would need much memory to compare the keys of these rows."""
+        """Whether the rows are too many for Arrow to find repeated keys: it would need too much memory."""
         return bool(rows.num_rows > _COMPARED_ROWS_MAX)
 
     def are_distinct(self, rows: pa.Table, keys: Sequence[str]) -> bool:
-        """Whether no two rows have the same key. DuckDB compares many keys, because it can use the disk."""
+        """Whether no two rows have the same key. keys: the key columns."""
         keyed = rows.select(keys)
         if not self.are_many(keyed):
             return are_distinct(keyed, keys)
+        # DuckDB can use the disk.
         listed = ", ".join(map(quoted, keys))
         repeated = f"SELECT 1 FROM nyala_keys GROUP BY {listed} HAVING count(*) > 1 LIMIT 1"
         return bool(self.rows_of_objects(repeated, {"nyala_keys": keyed}).num_rows == 0)
@@ -253,6 +261,7 @@ def find_target(reader: TokenReader, source: Source, stops: Sequence[str]) -> Ta
 def assignments(reader: TokenReader, target: Target, *stops: Sequence[str]) -> dict[str, str]:
     """Read the assignments of SET. Returns expressions by column, with casts to the types of the columns.
 
+    stops: keywords that can follow SET, such as ("WHERE",). Reading ends before them.
     Raises: ColumnNotFoundError; InvalidArgumentError for a column that is set twice.
     """
     out: dict[str, str] = {}
@@ -271,7 +280,10 @@ def assignments(reader: TokenReader, target: Target, *stops: Sequence[str]) -> d
 
 
 def _assigned(reader: TokenReader, target: Target) -> list[tuple[str, str]]:
-    """Read `column = expression` or `(column, …) = (expression, …)`."""
+    """Read one item of SET: `column = expression` or `(column, …) = (expression, …)`.
+
+    Returns the pairs (column, expression).
+    """
     if not reader.at("("):
         name = target.read_column(reader).name
         reader.need("=")

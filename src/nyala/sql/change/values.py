@@ -55,17 +55,20 @@ how: what the SELECT does with the array.
 
 @dataclass(frozen=True)
 class _Values:
-    """The rows of VALUES as text.
+    """The rows of `VALUES (…), …`.
 
-    plain: the first rows, if they consist of literals and parameters.
-    others: the values of the rows after them.
+    plain: the text of the first rows, which consist of literals and parameters; "" if `others` has all.
+    others: the other rows: for each row, a list with the text of each value.
     """
 
     plain: str
     others: list[list[str]]
 
     def row(self, number: int, plain_count: int) -> list[str]:
-        """Return the values of one row. plain_count: the number of rows in `plain`."""
+        """Return the texts of the values of one row.
+
+        number: which row, from 0. plain_count: how many rows are in the text `plain`.
+        """
         if number < plain_count:
             return TokenReader(TokenReader(row_at(self.plain, number)).parenthesised()).listed()
         return self.others[number - plain_count]
@@ -174,7 +177,10 @@ def _columns(
 
 
 def _first_wrong(statement: Statement, columns: _Columns) -> int | None:
-    """Return the number of the first row with a value that cannot be cast; None: not known."""
+    """Return the number of the first row with a value that cannot be cast to its column's type.
+
+    None: every value can be cast, or the search failed.
+    """
     wrong = " OR ".join(
         f"({name} IS NOT NULL AND {cast.replace('CAST(', 'TRY_CAST(')} IS NULL)"
         for name, cast in columns.casts.items()
@@ -185,7 +191,10 @@ def _first_wrong(statement: Statement, columns: _Columns) -> int | None:
 
 
 def _groups(statement: Statement, cells: Sequence[tuple[str, ...]], column: ColumnSchema) -> Iterator[Group]:
-    """Yield the values of a column as one array for each type, with NULL in the rows of other types."""
+    """Yield the values of a column as one array for each type, with NULL in the rows of other types.
+
+    cells: the value of each row, divided by `cell_of`.
+    """
     _, numbers, types, texts, words, others = zip(*cells, strict=True)
     if any(numbers):
         yield from (("CAST", array) for array in _numbers(pa.array([each or None for each in numbers])))
@@ -239,7 +248,11 @@ def _numbers(texts: pa.Array) -> Iterator[pa.Array]:
 
 
 def _others(statement: Statement, others: Sequence[str], column: ColumnSchema) -> Iterator[Group]:
-    """As `_groups`, for values that are parameters or expressions. DuckDB evaluates the expressions."""
+    """Yield those values of a column that are parameters or expressions: one array for each type.
+
+    The arrays have NULL in all other rows. DuckDB evaluates the expressions.
+    others: for each row, the text of a parameter or expression; "" if the row has a literal.
+    """
     parameters = statement.context.parameters
     values: dict[Any, list[Any]] = {}
     expressions: list[int] = []

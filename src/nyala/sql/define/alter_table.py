@@ -127,7 +127,10 @@ def _drop(alteration: Alteration, reader: TokenReader) -> None:
 
 
 def _change(alteration: Alteration, reader: TokenReader) -> None:
-    """Add `ALTER [COLUMN] c …`, or Impala's `CHANGE c new_name new_type`. Raises: InvalidArgumentError."""
+    """Read `ALTER [COLUMN] c …`, or Impala's `CHANGE c new_name new_type`, and add the change to `alteration`.
+
+    Raises: InvalidArgumentError.
+    """
     impala = reader.tokens[0].keyword == "CHANGE"
     reader.take("COLUMN")
     name = exact_column(alteration, reader.identifier())
@@ -168,7 +171,7 @@ def _change(alteration: Alteration, reader: TokenReader) -> None:
 
 
 def _set(alteration: Alteration, reader: TokenReader) -> None:
-    """Add `SET COMMENT '…'` or `SET TBLPROPERTIES ('nyala.history' = '30d')`."""
+    """Read `SET COMMENT '…'` or `SET TBLPROPERTIES ('nyala.history' = '30d')`, and add it to `alteration`."""
     if reader.take("COMMENT"):
         alteration.set_comment(str(constant(reader.next().text)))
     else:

@@ -43,9 +43,14 @@ _DESCRIBING: Final = frozenset(("DESCRIBE", "DESC", "SHOW"))
 
 
 class _Catalogue:
-    """An empty DuckDB in which these CREATE TABLE and COMMENT statements were executed; read only (C1)."""
+    """A DuckDB database that has an empty table for each table of the store, to describe these tables.
+
+    It answers DESCRIBE and SELECTs of `information_schema`. It does not change after it was made, so
+    any number of threads may read it.
+    """
 
     def __init__(self, definitions: Iterable[str]) -> None:
+        """definitions: the CREATE TABLE and COMMENT statements that make the empty tables."""
         import duckdb
 
         opened = duckdb.connect(":memory:", config=SMALL)
@@ -71,7 +76,11 @@ class _Catalogue:
 
 @lru_cache(maxsize=4)
 def _catalogue(definitions: tuple[str, ...]) -> _Catalogue:
-    """Return a catalogue in which these CREATE TABLE and COMMENT statements were executed. Four are cached (C2)."""
+    """Return a DuckDB database with empty tables, for DESCRIBE and `information_schema`.
+
+    definitions: the CREATE TABLE and COMMENT statements that make the tables.
+    The four databases that were used last are cached.
+    """
     return _Catalogue(definitions)
 
 
@@ -79,10 +88,11 @@ def _catalogue(definitions: tuple[str, ...]) -> _Catalogue:
 
 
 def answer(source: Source, text: str, parameters: Mapping[str, Any]) -> pa.Table:
-    """Return the rows of a SELECT over the catalogue.
+    """Return the rows of a statement that describes tables: DESCRIBE, or a SELECT of `information_schema`.
 
-    Raises: InvalidArgumentError for a statement that also reads rows of tables (C3); as
-    `Database.sql`.
+    source: the snapshot or transaction whose tables are described.
+    parameters: the values of `$name` in the statement.
+    Raises: InvalidArgumentError for a statement that also reads rows of tables; as `Database.sql`.
     """
     statement, shortened, _ = check_statement(text)
     states = states_of(source)
@@ -136,7 +146,10 @@ def _rows(
 
 
 def _check_no_rows(cursor: Any, statement: str, states: Mapping[str, TableState]) -> None:
-    """Check that the statement names no table of the store outside of DESCRIBE (C3). Raises: InvalidArgumentError."""
+    """Check that the statement reads no rows of the store's tables: it may name them only in DESCRIBE.
+
+    Raises: InvalidArgumentError.
+    """
     known = {name.lower() for name in states}
     named = {
         name.rsplit(".", 1)[-1].strip('"') for name in cursor.get_table_names(_without_describe(statement))
@@ -176,7 +189,10 @@ def _closing(found: Sequence[Token], opening: int) -> Token:
 
 
 def _definitions(states: Mapping[str, TableState]) -> tuple[str, ...]:
-    """Return the statements that create a catalogue of these tables."""
+    """Return the CREATE TABLE and COMMENT statements that make empty tables like these in DuckDB.
+
+    Leaves out a table if two of its columns, or it and an earlier table, differ only in case.
+    """
     out: list[str] = []
     seen: set[str] = set()
     for name, state in states.items():

@@ -44,10 +44,12 @@ class UnusedCursors:
         return len(self._unused)
 
     def close_with(self, user: object, cursor: Any) -> list[Any]:
-        """Close the cursor when `user` no longer exists, or soon after.
+        """Close the cursor when Python frees `user`, or soon after.
 
-        Returns an empty list, to which the caller appends the streams that the cursor makes. The
-        list keeps them until the cursor is closed, because closing a stream also waits for threads.
+        user: the object that uses the cursor.
+        Returns an empty list, to which the caller appends the streams that the cursor makes. Python
+        then frees a stream only after the cursor is closed. Freeing it waits for the threads of the
+        statement, so the garbage collector must not do it.
         """
         made: list[Any] = []
         weakref.finalize(user, self._close_or_leave, cursor, made)

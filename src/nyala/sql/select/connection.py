@@ -165,7 +165,10 @@ def without_lost_filters(con: Any) -> None:
 
 @functools.cache
 def _loses_filters() -> bool:
-    """Whether `outer_join_simplification`, a rule of the installed DuckDB's optimiser, gives a wrong answer."""
+    """Whether the installed DuckDB has a bug in the rule `outer_join_simplification` of its optimiser.
+
+    Executes a query that has a wrong result with the bug, and the right result without the rule.
+    """
     import duckdb
 
     with contextlib.closing(duckdb.connect(":memory:")) as tried, contextlib.suppress(duckdb.Error):

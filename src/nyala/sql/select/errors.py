@@ -145,10 +145,12 @@ def located(message: str, text: str) -> str:
 
 
 def _place_of(marked: str, before: str, text: str) -> int | None:
-    """Return the place of the marked words in the text.
+    """Return the index in the user's statement of the words that DuckDB's error message marks with `^`.
 
-    If the text contains them several times, the characters before each place are compared with
-    `before`, and the place with the longest match wins. None: no place, or two equal matches.
+    marked: the marked words. before: the text before them in the line that DuckDB shows.
+    text: the user's statement. If it contains the words several times, the occurrence is chosen whose
+        preceding characters agree longest with `before`.
+    Returns None if the words do not occur, or if two occurrences agree equally long.
     """
     found: list[tuple[int, int]] = []
     place = text.find(marked) if marked else -1

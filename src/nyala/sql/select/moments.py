@@ -342,7 +342,7 @@ class _Frame:
 class _Finder:
     """Goes through the tokens of a statement, and finds the names of tables after FROM and JOIN.
 
-    edits: replacements of schema names, as `replaced` takes them.
+    edits: replacements of schema names such as `public`, as (begin, end, new text).
     """
 
     def __init__(self, text: str) -> None:
@@ -451,7 +451,10 @@ class _Finder:
             self._cut.add(names[-1].lower())
 
     def _cut_columns(self) -> None:
-        """Replace the schema in names such as `public.t.k`, if FROM also names the table with a schema."""
+        """In column names such as `public.t.k`, replace the schema by `main`, the schema that DuckDB knows.
+
+        Only for tables whose name in FROM also has a schema. Adds the replacements to `edits`.
+        """
         if not self._cut:
             return
         done = {edit[0] for edit in self.edits}
@@ -464,7 +467,7 @@ class _Finder:
                     self.edits.append((token.begin, self.tokens[after - 4].end, "main."))
 
     def _after_alias(self, place: int) -> int:
-        """Return the index after the alias that begins here; the same index if there is no alias."""
+        """Return the index of the token after an alias at token `place`; `place` if no alias begins there."""
         behind = place + 1 if self._keyword(place) == "AS" else place
         if behind >= len(self.tokens):
             return place
@@ -476,7 +479,10 @@ class _Finder:
     # -------------------------------------------------------------------------------------------- a moment
 
     def _clause(self, place: int) -> tuple[str, str, int] | None:
-        """Return (kind, expression, index after it) of a clause such as AT (…) that begins here; otherwise None."""
+        """Read a clause such as `AT (VERSION => 7)` at token `place`; None if no such clause begins there.
+
+        Returns ("TIMESTAMP" or "VERSION", the text of the moment, index of the token after the clause).
+        """
         if self._keyword(place) == "AT" and self._keyword(place + 1) == "(":
             kind = self._keyword(place + 2)
             if kind not in _EXPLICIT or self._keyword(place + 3) not in _ARROWS:
@@ -491,7 +497,7 @@ class _Finder:
         return named, self._text(begin + 3, behind, place), behind
 
     def _expression(self, place: int) -> int:
-        """Return the index after the expression that begins here: operands with operators between them."""
+        """Return the index of the token after the expression that begins at token `place`."""
         place = self._operand(place)
         while self._keyword(place) in _OPERATORS:
             place = self._operand(place + 1)
@@ -533,7 +539,11 @@ class _Finder:
     # -------------------------------------------------------------------------------------------- a feed
 
     def _feed(self, place: int, opening: int) -> int:
-        """Read `changes(…)`. Returns the index of the token after it."""
+        """Read a change feed, `changes('t', since => …)`, and add it to `feeds`.
+
+        place, opening: the indexes of the tokens `changes` and `(`.
+        Returns the index of the token after the call.
+        """
         close = self._closing(opening)
         arguments: dict[str, str] = {}
         table = ""

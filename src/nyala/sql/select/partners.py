@@ -62,9 +62,9 @@ _PLAIN_TABLE: Final = frozenset(
 
 
 class Partner(NamedTuple):
-    """A restriction of `table`: its `column` must equal a value of `of_column` in `of_table`.
+    """States that a statement needs only some rows of `table`, because it joins them with `of_table`.
 
-    The statement needs no other rows of `table`.
+    These are the rows whose value in `column` also occurs in the column `of_column` of `of_table`.
     """
 
     table: str
@@ -113,7 +113,11 @@ def partners_of(cursor: Any, statement: str, tables: Mapping[str, pa.Schema]) ->
 
 
 def partners_in(tree: Any, tables: Mapping[str, pa.Schema]) -> list[Partner]:
-    """As `partners_of`. tree: the statement as DuckDB's function `json_serialize_sql` returns it."""
+    """Return which columns of a statement's tables must equal values of other tables, as in a join.
+
+    tree: the statement as DuckDB's function `json_serialize_sql` returns it.
+    tables: the schemas of the statement's tables, by name.
+    """
     named = Counter(_tables_named(tree, False))
     usable = {
         name.lower() for name in tables if named[name.lower(), False] == 1 and not named[name.lower(), True]
@@ -138,7 +142,12 @@ def _alike(a: pa.Field, b: pa.Field) -> bool:
 
 
 def _tables_named(tree: Any, in_with: bool) -> Iterator[tuple[str, bool]]:
-    """Yield (table, whether it is named inside a WITH clause). Names that WITH defines count as inside."""
+    """Yield (table, whether the name is part of a WITH clause) for each table name in a statement.
+
+    Also yields the names that WITH clauses define.
+    tree: the statement, or a part of it, in the form of DuckDB's `json_serialize_sql`.
+    in_with: whether `tree` is inside a WITH clause.
+    """
     for node, inside in _nodes(tree, in_with):
         if node.get("type") == "BASE_TABLE":
             yield str(node.get("table_name")).lower(), inside
@@ -206,7 +215,10 @@ class _Reader:
         return _resolved(node, scope)
 
     def _selected(self, select: Any) -> _Column | None:
-        """Return the table column that a SELECT of one column returns values of; None: not known."""
+        """Return the table column from which a SELECT takes the values of its only result column.
+
+        None: this column is not known, or the SELECT returns several columns.
+        """
         columns = self._columns(select)
         return next(iter(columns.values())) if columns is not None and len(columns) == 1 else None
 
@@ -235,7 +247,11 @@ class _Reader:
         return columns
 
     def _scope(self, node: Any, found: list[Partner]) -> _Scope:
-        """Return the tables of a FROM clause, and append the restrictions by its joins to `found`."""
+        """Return the tables of a FROM clause with their columns.
+
+        found: receives the columns of these tables that must equal a column of another table because
+            of a join in the clause.
+        """
         kind = None if node is None else node.get("type")
         if kind == "BASE_TABLE":
             name = node["table_name"].lower()

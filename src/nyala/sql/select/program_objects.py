@@ -10,7 +10,8 @@ and names of WITH come first.
 Invariants
     V1  The data can be read any number of times, because a result runs again whenever its rows are
         read. A stream that can be read only once is read here, into memory.
-    V2  A result refers to the data, and not to the frame of the program.
+    V2  A result refers only to the data itself, and not to the stack frame in which the variable is.
+        So it does not keep other variables of the program in memory.
 
 Source: docs/how-to/sql.md, "Data of your program".
 """
@@ -45,9 +46,12 @@ def find_object(
 ) -> tuple[str, Any]:
     """Return (name of the missing table, the program's data with this name).
 
+    source: the snapshot or transaction that the statement reads. If the data is a Nyala table of the
+        same store, it is read from there.
+    rights: looks up the program's variables.
     error: DuckDB's error about the missing table.
-    known: names that were found before. If DuckDB reports one as missing again, the statement
-        writes it with a schema, and `error` is raised.
+    known: names for which earlier calls found data. DuckDB can report such a name as missing again,
+        for example in `FROM main.frame`. Then `error` is raised.
 
     The data is an `EngineScan`, into which DuckDB pushes predicates, or an object that DuckDB reads
     itself.

@@ -130,7 +130,12 @@ class _Statement:
         return self.shortened is self.statement and not self.parsed.named_parameters
 
     def refuse(self, error: Any, sources: Sequence[ScanSource], lines_above: int) -> NoReturn:
-        """Raise Nyala's error for an error of DuckDB."""
+        """Raise the error of Nyala that replaces an error of DuckDB.
+
+        sources: the statement's scans. If one of them failed, its error is raised.
+        lines_above: how many lines the executed text has before the user's statement. They are
+            subtracted from line numbers in the message.
+        """
         import duckdb
 
         self.check_open()  # if the store is closed, DuckDB's error about its connection would not help
@@ -168,7 +173,7 @@ class SelectResult(Result):
         return SqlExplanation(run.explanations(), self.plan())
 
     def analyze(self) -> SqlExplanation:
-        """As `explain`, with times and row counts in DuckDB's plan."""
+        """Run the statement, discard its rows, and return what each scan read, and DuckDB's plan with times."""
         run = _Run(self._statement)
         plan = run.explained("EXPLAIN ANALYZE\n")
         return SqlExplanation(run.explanations(), plan)
@@ -185,7 +190,11 @@ class SelectResult(Result):
         return "\n".join([plan, *pushed])
 
     def run_within(self, before: str, after: str) -> int:
-        """Run the statement inside another one, such as COPY (…) TO. Returns the number of rows that it reports."""
+        """Run a larger statement that contains this one, such as `COPY (…) TO 'file'`.
+
+        before, after: the text of the larger statement before and after this one.
+        Returns the number of rows that DuckDB reports for the larger statement.
+        """
         run = _Run(self._statement)
         run.execute(before + "\n", "\n" + after)
         ((count, *_),) = run.fetch_rows(None)
@@ -282,7 +291,7 @@ class _Run:
         (self.session.plan,) = duckdb.extract_statements(_EXECUTE)
 
     def all_rows(self) -> list[tuple[Any, ...]]:
-        """Run the statement, by its plan if it can be prepared, and return all rows."""
+        """Run the statement, and return all rows. Uses a prepared plan if the statement can have one."""
         import duckdb
 
         rows: list[tuple[Any, ...]] | None = None
@@ -334,14 +343,22 @@ class _Run:
         return [scan.explanation_of_last_run() for source in self.sources for scan in source.runs]
 
     def reader(self, before: str = "", after: str = "") -> pa.RecordBatchReader:
-        """Return the rows as a stream that raises Nyala's errors in place of DuckDB's."""
+        """Return the rows as a stream that raises Nyala's errors in place of DuckDB's.
+
+        before, after: text around the statement, such as "SELECT * FROM (" and ") LIMIT 5".
+        """
         statement = self._begin(before, after)
         made: pa.RecordBatchReader = self._do(lambda: self._open_reader(statement))
         self.session.made.append(made)
         return pa.RecordBatchReader.from_batches(made.schema, self._batches(made))
 
     def _begin(self, before: str, after: str) -> Any:
-        """Begin a run. Returns what DuckDB executes: the parsed statement, or a text."""
+        """Prepare the scans for a run, and return what DuckDB must execute.
+
+        before, after: text around the statement, or "".
+        Returns the statement as DuckDB parsed it, which saves parsing it again. With a text before or
+        after it, or if the parsed statement was shortened, the result is the whole text.
+        """
         for source in self.sources:
             source.begin()
         self._lines_above = before.count("\n")

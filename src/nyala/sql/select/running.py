@@ -50,7 +50,7 @@ class Running:
             self._sessions.add(session)
 
     def discard(self, session: Session) -> None:
-        """Remove the session, because another user may take it next."""
+        """Remove the session from this set, so that `interrupt` does not stop the session's next user."""
         with self._lock:
             self._sessions.discard(session)
 

@@ -71,7 +71,7 @@ class Planning:
     """
 
     def __init__(self, largest: bool = False) -> None:
-        """largest: whether this is the largest table of the statement."""
+        """largest: whether the table is the largest one of the statement. If so, it accepts more predicates."""
         self.largest = largest
         self.found: dict[Node, Estimate] = {}
         self.takes: dict[Node, bool] = {}  # whether a scan can apply the predicate
@@ -85,27 +85,31 @@ class Planning:
 
     @contextlib.contextmanager
     def uncounted(self) -> Iterator[None]:
-        """Do not count DuckDB's requests for the row count inside the `with` block.
+        """In the `with` block, leave `mentions` unchanged: how often the statement names the table.
 
-        Outside, each request is counted as one use of the table in the statement. Registering a
-        table also causes a request.
+        In general, each request of DuckDB for the row count adds 1 to `mentions`. But registering the
+        table in DuckDB causes such a request, too.
         """
         mentions = self.mentions
         yield
         self.mentions = mentions
 
     def begin(self) -> None:
-        """Begin a planning: apply what the last planning showed, and reset the counts."""
+        """Prepare DuckDB's next planning of the statement: use what the last one showed, and reset the counts."""
         self.together, self.matching = self._for_next_planning()
         self.taken, self.applied, self.offered, self.mentions = [], [], [], 0
 
     @property
     def would_change(self) -> bool:
-        """Whether another planning would accept other predicates, or report another row count."""
+        """Whether the table would accept other predicates, or report another row count, if DuckDB planned again."""
         return self._for_next_planning() != (self.together, self.matching)
 
     def _for_next_planning(self) -> tuple[bool, float]:
-        """Return the new values of the fields `together` and `matching`, from what the last planning showed."""
+        """Return the values of the fields `together` and `matching` for DuckDB's next planning.
+
+        They are whether to accept predicates that only together match few rows, and the share of the
+        rows to report as row count. Both follow from the predicates of the last planning.
+        """
         if not self.mentions:
             return self.together, self.matching
         if self.mentions > 1:  # it is not known to which mention of the table a predicate belongs
@@ -115,9 +119,10 @@ class Planning:
 
 
 class _Stream:
-    """Keeps the values of some columns while DuckDB reads a stream.
+    """Keeps the values of some columns while DuckDB reads a stream of a table's rows.
 
-    columns: those that find join partners in other tables (`select/partners.py`).
+    The values later select the rows of another table that can join these rows (`select/partners.py`).
+    columns: the names of these columns.
     """
 
     def __init__(self, columns: Collection[str]) -> None:
@@ -140,7 +145,7 @@ class _Stream:
 class ScanSource:
     """A scan that DuckDB can read any number of times, each time with columns and predicates. Thread-safe.
 
-    schema: the schema of the streams.
+    schema: the schema of the rows that DuckDB reads.
     runs: if `keep_runs`, one scan for each read, with the columns and predicates of this read.
     failure: the first error of a read. DuckDB reports only its text, so the caller raises this
         error.
@@ -263,7 +268,10 @@ class ScanSource:
         return None if arrays is None else pa.chunked_array(arrays, kind)
 
     def _with_partners(self) -> Iterator[Node]:
-        """Yield IN predicates that exclude rows without a join partner, if few rows remain."""
+        """Yield IN predicates that exclude this table's rows without a partner in a joined table.
+
+        Leaves out a predicate that saves little reading. Yields nothing for a small table.
+        """
         if not self._filters or not self.partners:
             return
         if self.scan.rows_held() < _ROWS_MIN:
@@ -358,10 +366,10 @@ def _as_it_is(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def duckdb_of(con: Any) -> Any:
-    """Return the connection, after DuckDB's optimiser rule that loses filters was switched off.
+    """Switch off a faulty rule of DuckDB's optimiser in a connection, and return the connection.
 
+    The rule can lose conditions of a statement (`select/connection.py`).
     con: a connection; None: the module `duckdb`, which is DuckDB's default connection.
-    `select/connection.py` describes the rule.
     Raises: InvalidArgumentError for any other object; ImportError without DuckDB.
     """
     module = need("duckdb", "sql")
@@ -375,17 +383,22 @@ def duckdb_of(con: Any) -> Any:
 
 
 def duckdb_table(source: ScanSource) -> Any:
-    """Return the source as a table for DuckDB's `con.register(name, …)` and `con.from_arrow(…)`.
+    """Return an object that DuckDB's `con.register(name, …)` and `con.from_arrow(…)` take as a table.
 
-    While no statement reads the table, its attribute `source` can be replaced by a source with equal
-    `planned_by`.
+    It reads the rows from its attribute `source`. Between two statements the attribute can be replaced,
+    so that a prepared plan reads another scan. The new source must have an equal `planned_by`: the
+    facts on which the plan depends.
     """
     return _source_class()(source)
 
 
 @functools.cache
 def _source_class() -> Callable[[ScanSource], Any]:
-    """Return the class of the objects of `duckdb_table`. Its base class is private to DuckDB; a test checks it."""
+    """Return the class of the objects that `duckdb_table` returns.
+
+    Its base class is not a public part of DuckDB, so a test checks that the installed DuckDB has it.
+    Raises: ImportError if DuckDB does not have the base class.
+    """
     try:
         from duckdb._sources import ArrowScanSource
     except ImportError as error:

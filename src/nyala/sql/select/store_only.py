@@ -72,7 +72,7 @@ def _tokens_of_duckdb(text: str) -> list[tuple[int, str, str]]:
 
 
 def _offsets(text: str, places: Sequence[int]) -> list[int]:
-    """Convert places in the text, in ascending order, to offsets in its UTF-8 bytes."""
+    """Convert indexes of characters in the text to offsets in its UTF-8 bytes. places: the indexes, ascending."""
     steps = [len(text[begin:end].encode()) for begin, end in itertools.pairwise([0, *places])]
     return list(itertools.accumulate(steps))
 
