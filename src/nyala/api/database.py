@@ -832,9 +832,9 @@ class Database:
     def run(self, function: Callable[[Transaction], _Made], retries: int = 5) -> _Made:
         """Run a function in a transaction, and repeat it after a conflict.
 
-        During the first three tries other writers can commit. Later tries hold the store's commit
-        lock while the function runs, so they cannot meet a conflict. The call therefore succeeds
-        even if many writers change the same row all the time.
+                During the first three tries other writers can commit. During later tries other writers wait,
+        so these tries meet no conflict. In a process that shares the store, other writers wait at
+        most 10 seconds.
 
         Parameters
         ----------
@@ -853,7 +853,8 @@ class Database:
         Raises
         ------
         ConflictError
-            The last try met a conflict. This cannot happen with three or more retries.
+                        The last try met a conflict. With three or more retries this can happen only in a
+            process that shares the store, if the function takes more than 10 seconds.
 
         Examples
         --------
