@@ -832,7 +832,7 @@ class Database:
     def run(self, function: Callable[[Transaction], _Made], retries: int = 5) -> _Made:
         """Run a function in a transaction, and repeat it after a conflict.
 
-                During the first three tries other writers can commit. During later tries other writers wait,
+        During the first three tries other writers can commit. During later tries other writers wait,
         so these tries meet no conflict. In a process that shares the store, other writers wait at
         most 10 seconds.
 
@@ -853,7 +853,7 @@ class Database:
         Raises
         ------
         ConflictError
-                        The last try met a conflict. With three or more retries this can happen only in a
+            The last try met a conflict. With three or more retries this can happen only in a
             process that shares the store, if the function takes more than 10 seconds.
 
         Examples
