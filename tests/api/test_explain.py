@@ -46,7 +46,7 @@ def test_a_key_range_is_shown_relative_to_the_whole_table(table: Any) -> None:
         ROWS + 1 - 11,
     )
     assert (facts["splits_total"], facts["splits_skipped"]) == (3, 2)
-    assert "rows      11 of 300,001, 11 left by partitions and bounds on the key\n" in str(found)
+    assert "rows      11 of 300,001, 11 in matching partitions and key ranges\n" in str(found)
     assert "splits    1 of 3\n" in str(found)
 
 
@@ -80,7 +80,7 @@ def test_before_the_first_read_all_figures_are_zero(table: Any) -> None:
     assert set(facts) == set(scan.explain().to_dict()) and facts["bytes_read"] == facts["rows_in_range"] == 0
     assert "nothing was read yet" in str(scan.explanation_of_last_run()), "explain() is a run of its own"
     assert scan.count() == 10
-    assert "rows      10 of 300,001, 10 left by" in str(scan.explanation_of_last_run())
+    assert "rows      10 of 300,001, 10 in matching" in str(scan.explanation_of_last_run())
     scan = table.scan(where="k < 0")
     assert scan.to_arrow().num_rows == 0
     assert "rows      0 of 300,001" in str(scan.explanation_of_last_run()), "this scan was read"

@@ -87,7 +87,7 @@ class Explanation:
             return "\n".join([*lines, "  nothing was read yet"])
         rows = f"{facts['rows_total'] - facts['rows_skipped']:,} of {facts['rows_total']:,}"
         if facts["rows_in_range"] < facts["rows_total"]:
-            rows += f", {facts['rows_in_range']:,} left by partitions and bounds on the key"
+            rows += f", {facts['rows_in_range']:,} in matching partitions and key ranges"
         lines += [
             f"  tablets   {facts['tablets_read']} of {facts['tablets_total']}",
             f"  rowsets   {facts['rowsets_read']} of {facts['rowsets_total']}",
