@@ -265,7 +265,7 @@ class PurgeStatus:
 
     @property
     def done(self) -> bool:
-        """Whether no byte of the purged rows is left in the store."""
+        """Whether all replaced files were removed. Files of clones do not count."""
         return not self.files
 
 
