@@ -41,7 +41,7 @@ _AFTER: Final = "_after"
 
 
 def net_changes(table: TableState, spec: ChangeSpec) -> Iterator[pa.RecordBatch]:
-    """Yield one row per key that changed between `spec.since` and `spec.until`, in no order.
+    """Yield one row per key that changed between `spec.since` and `spec.until`, in any order.
 
     The row joins all changes of the key in this interval.
     """
@@ -143,7 +143,7 @@ def _net_split(touched: Touched, lower: int, upper: int, moved: bool | None) -> 
 
 
 def _moments(spec: ChangeSpec, before: Bools, after: Bools) -> list[tuple[Bools, int]]:
-    """Return the moments whose values the feed shows, each with a mask of the rows that exist then.
+    """Return the moments whose values the feed shows, as (mask of the existing rows, moment).
 
     before, after: whether each row exists at `since`, and at `until`.
     """

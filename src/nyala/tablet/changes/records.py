@@ -72,7 +72,7 @@ def change_counts(table: TableState, spec: ChangeSpec) -> tuple[npt.NDArray[np.i
 
 
 def text_row_bytes(rowset: AnyRowSet, spec: ChangeSpec) -> float:
-    """Return the bytes per row of the text column that takes most, including its changes.
+    """Return the number of bytes per row in the largest text column, including its changes.
 
     Returns 0 for a MemRowSet and for a small rowset, because they have little text.
     Cost: opens the text columns of a large rowset.
@@ -209,9 +209,10 @@ def _vectors(
 
 
 def _one_of_each_group(file: DeltaFile, known: set[int]) -> Iterator[tuple[int, bool]]:
-    """Yield one column per group of the file, as (column id, whether LIVENESS is in the group).
+    """Yield one column for each group of columns that changed together in the file.
 
-    The columns of a group share rowids and timestamps, so one column is enough.
+    Such columns share rowids and timestamps, so one column is enough. Each result is (column id,
+    whether LIVENESS is in the group).
     """
     groups: dict[int, list[tuple[int, int]]] = {}
     for place in file.entry.places:

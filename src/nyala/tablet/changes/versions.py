@@ -169,7 +169,7 @@ def version_types(
 
 
 def _lives(touched: Touched, lower: int, upper: int) -> tuple[_Grid, Bools, Bools]:
-    """Return the versions (row, time of a change) of the rows [lower, upper), and two masks.
+    """Return the versions (row, timestamp) of the rows [lower, upper), and two masks.
 
     The masks say for each version whether the row exists before it, and after it.
     """

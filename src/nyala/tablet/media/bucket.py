@@ -343,7 +343,7 @@ class BucketLog:
         return []
 
     def roll(self) -> None:
-        """Do nothing: every group of records is an object of its own."""
+        """Do nothing, because a log in a bucket has no segment files to close."""
 
     def cut(self) -> int:
         return self._log.border()

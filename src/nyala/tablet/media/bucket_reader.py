@@ -83,7 +83,7 @@ class BucketReader:
         """Open the store under the prefix of `objects` for reading.
 
         objects: closed by the reader's `close`, or by this call if it fails.
-        refresh_s: the greatest age of a view, in seconds. 0: each view reads new records.
+        refresh_s: how many seconds `view` may use what it has read. 0: each call reads new records.
         Raises: StorageError if there is no store; CorruptionError.
         """
         try:

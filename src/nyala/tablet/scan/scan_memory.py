@@ -105,7 +105,10 @@ class SplitSizer:
         return split_rows
 
     def _largest(self, lower: int, upper: int, rows: int) -> float:
-        """Return the bytes of the largest split of [lower, upper), if splits have `rows` rows."""
+        """Return the number of bytes of the largest split of [lower, upper).
+
+        rows: the number of rows per split.
+        """
         borders = np.clip(np.arange(lower // rows, -(-upper // rows) + 1) * rows, lower, upper)
         sizes = self._per_row * np.diff(borders)
         for reader in self._text:

@@ -101,7 +101,9 @@ def planned_rows(table: TableState, spec: ScanSpec) -> int:
 
 
 def text_bytes(table: TableState, spec: ScanSpec) -> dict[str, float]:
-    """Return the average bytes per value of each projected text or binary column, by name.
+    """Return the average number of bytes per value of each projected text column, by name.
+
+    Binary columns count as text.
 
     Measures the largest rowset on disk. Empty if all rows are in memory. Cost: one footer per
     column.
@@ -119,9 +121,9 @@ def _rows_of(unit: ScanUnit) -> int:
 
 
 def _cut(units: Sequence[ScanUnit], share: int) -> Iterator[list[ScanUnit]]:
-    """Cut a tablet's units into groups of about `share` rows, one per token.
+    """Cut the rows of a tablet into groups of about `share` rows, one group per token.
 
-    The first group has all rows in memory.
+    units: the tablet's rowsets, as parts of the scan. The first group has all rows in memory.
     """
     group: list[ScanUnit] = [unit for unit in units if not isinstance(unit.rowset, DiskRowSet)]
     size = sum(map(_rows_of, group))
@@ -259,7 +261,7 @@ def _plan(
     schema_text, schema = opened.schema(meta["schema"])
     numbers = [meta["snapshot"], meta["tablet"], 0 if meta["limit"] is None else meta["limit"]]
     if not all(map(is_unsigned, numbers)):
-        raise ValueError(f"snapshot, tablet and limit are {numbers}, expected whole numbers")
+        raise ValueError(f"expected whole numbers as snapshot, tablet and limit, found {numbers}")
     if not isinstance(meta["path"], str) or "\0" in meta["path"]:
         raise ValueError(f"expected the path of a store, without NUL characters, found {meta['path']!r}")
     if not isinstance(meta["ordered"], bool):

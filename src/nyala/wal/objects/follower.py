@@ -107,7 +107,7 @@ class News:
 
 @dataclass(frozen=True)
 class LiveSlot:
-    """An object of the log that was read or written, and is not deleted."""
+    """An object of the log that this process has read or written, and that is not deleted."""
 
     slot: Slot
     size_bytes: int
@@ -119,7 +119,6 @@ def read_identity(env: Env, objects: Objects, patience_s: float = PATIENCE_S) ->
     """Return the content of the object `nyala.json`, which every store has; None: no such object.
 
     objects: the bucket, and the prefix of the store.
-
     patience_s: how many seconds to repeat a request that gets no answer.
     """
     data = persist(env, lambda: objects.get(IDENTITY_KEY), patience_s=patience_s)
@@ -210,9 +209,12 @@ class LogFollower:
                 return News(is_restart, restarted, entries)
 
     def accept(self, data: bytes) -> list[LogEntry]:
-        """Decode `data`, the object in slot `position`. Return its records, and go to the next slot.
+        """Decode `data`, the object in the slot `position`, and go to the next slot.
 
-        After a seal, the next slot is slot 0 of the next epoch.
+        Returns: the records of the object.
+
+        A seal has no records: it ends one writer's part of the log. The next slot is then the first
+        one of the next writer.
         """
         slot = self.position
         path = self._path(slot.key)
@@ -227,8 +229,8 @@ class LogFollower:
             return self._entries(group, path)
         if seal.next_epoch.number != slot.epoch.number + 1:
             raise CorruptionError(
-                f"the seal of epoch {slot.epoch.number} names epoch {seal.next_epoch.number} as the next one: "
-                f"expected {slot.epoch.number + 1}",
+                f"this object ends epoch {slot.epoch.number} (one writer's part) of the log: expected "
+                f"{slot.epoch.number + 1} as the next epoch, found {seal.next_epoch.number}",
                 path,
                 0,
             )
@@ -237,9 +239,10 @@ class LogFollower:
         return []
 
     def must_begin_again(self) -> bool:
-        """Whether the slot `position` was deleted, so that reading must restart (S2).
+        """Whether the object in the slot `position` was deleted after a newer checkpoint.
 
-        Call this if the slot is empty, or after this process has created a seal in the slot.
+        Then reading must begin again at that checkpoint. Call this if the slot is empty, or after
+        this process has created an object in it.
         Raises: CorruptionError if objects of the log are missing.
         """
         slot = self.position
@@ -356,8 +359,9 @@ class LogFollower:
         is_wall = group.seal is not None and group.previous_crc == ANY_GROUP
         if self._previous_crc is not None and group.previous_crc != self._previous_crc and not is_wall:
             raise CorruptionError(
-                f"a group of the log is missing or was replaced: the previous group has CRC {self._previous_crc:08x}, "
-                f"but this group follows one with CRC {group.previous_crc:08x}",
+                "an object of the log is missing or was replaced: expected CRC "
+                f"{group.previous_crc:08x} of the object before this one, found {self._previous_crc:08x}. Restore the "
+                "store from a backup",
                 path,
                 0,
             )
@@ -388,7 +392,7 @@ class LogFollower:
         return entries
 
     def _note(self, payload: bytes, path: str) -> None:
-        """Remember the checkpoint that a note (the record after a new checkpoint) announces."""
+        """Remember the checkpoint that a record of the log announces. `payload` is its header."""
         if len(payload) != CHECKPOINT.size_bytes:
             raise CorruptionError(
                 f"the log record that announces a checkpoint has {len(payload)} bytes: expected "

@@ -307,9 +307,10 @@ class Group:
 def encode_group(
     store_id: str, slot: Slot, previous_crc: int, records: Sequence[Record]
 ) -> tuple[bytes, int]:
-    """Encode records as a group, the object in `slot`. Return its bytes and its CRC.
+    """Encode records as one object of the log. Return the bytes of the object, and its CRC.
 
-    previous_crc: the CRC of the group before it. The next group repeats the returned CRC.
+    slot:         the place of the object in the log.
+    previous_crc: the CRC of the object before it. The next object repeats the returned CRC.
     Cost: one copy of the payloads, and one CRC pass.
     """
     assert records, "a group has at least one record"
@@ -348,10 +349,12 @@ def encode_group(
 
 
 def decode_group(data: bytes, path: str, store_id: str, slot: Slot) -> Group:
-    """Decode the object in `slot`. `path` is its URL, for messages.
+    """Decode one object of the log.
 
-    Raises: CorruptionError for damaged bytes, or a group of another slot; WrongStoreError for a
-            group of another store; StorageError for a group that a newer version wrote.
+    path: the URL of the object, for messages.
+    slot: the place of the object in the log.
+    Raises: CorruptionError for damaged bytes, or the object of another slot; WrongStoreError for an
+            object of another store; StorageError for an object that a newer Nyala wrote.
     Cost:   two CRC passes. Payloads are not copied and keep `data` alive.
     """
     values = _decode_header(GROUP, GROUP_MAGIC, data, path, store_id)
@@ -526,7 +529,7 @@ class CheckpointHeader:
     """The header of a checkpoint, which has the store's state at one position of the log.
 
     position:     the slot of the first object of the log that the state does not include.
-    previous_crc: the CRC of the group before `position`.
+    previous_crc: the CRC of the log's object before `position`.
     timestamp:    the last timestamp before `position`.
     log_start:    the first slot that an open must read. The rows of older batches are in files.
     """

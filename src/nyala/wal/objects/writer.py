@@ -133,7 +133,7 @@ class ObjectLog:
         group_interval_s: float = 0.0,
         patience_s: float = PATIENCE_S,
     ) -> None:
-        """Continue the log at the follower's position, in an epoch that only this process writes.
+        """Continue the log after the objects that `follower` has read.
 
         group_interval_s: the least time between two groups, which limits the number of requests.
                           The first record after a pause does not wait.
@@ -316,7 +316,7 @@ class ObjectLog:
         return None
 
     def _take(self) -> _Group:
-        """Build the next group from the pending records. `_taker` must be this thread."""
+        """Encode the records that wait as the next object of the log. Only `_taker` may call this."""
         left_s = self._taken_s + self._group_interval_s - self._env.clock.monotonic_s()
         if left_s > 0:
             self._env.clock.wait(self._full, left_s)
@@ -346,7 +346,10 @@ class ObjectLog:
             return group
 
     def _create(self, group: _Group) -> None:
-        """Create the object of a group, then count groups as synced up to the first missing one."""
+        """Create an object of the log, which has the records of a group.
+
+        Then count records as synced, up to the first object that does not exist yet.
+        """
         try:
             other = settle(self._env, self._objects, group.slot.key, group.body, patience_s=self._patience_s)
             failure = None if other is None else self._fenced(group, other)
@@ -361,7 +364,7 @@ class ObjectLog:
             self._condition.notify_all()
 
     def _acknowledge(self) -> None:
-        """Count groups as synced, in order, up to the first one whose object does not exist yet."""
+        """Count records as synced, in order, up to the first object that does not exist yet."""
         while self._groups:
             n = min(self._groups)
             group = self._groups[n]
@@ -391,7 +394,11 @@ class ObjectLog:
     # ── failures
 
     def _fenced(self, group: _Group, other: bytes) -> StorageError:
-        """Return the error for a group whose slot already contains another object, `other`."""
+        """Return the error for an object that cannot be created, because its key exists already.
+
+        other: the bytes of the object with this key. If it is a seal, another process has become
+               the writer, and the error is a FencedError.
+        """
         path = f"{self._objects.url}/{group.slot.key}"
         try:
             seal = decode_group(other, path, self.store_id, group.slot).seal
@@ -497,7 +504,9 @@ class ObjectLog:
         return last.slot.next(), last.crc, last.timestamp_max
 
     def _sweep(self, before: CheckpointHeader, newest: CheckpointHeader) -> None:
-        """Delete slots and checkpoints that are not needed any more. Keep all seals.
+        """Delete objects of the log and checkpoints that are not needed any more.
+
+        Seals, each of which ends one writer's part of the log, are kept.
 
         newest: the checkpoint that was just written.
         before: the previous checkpoint, which is kept. All other older checkpoints are deleted,

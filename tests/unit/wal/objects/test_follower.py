@@ -243,7 +243,7 @@ def test_f2_a_group_of_another_history_is_damage(bench: Bench) -> None:
     slot = Slot(log._start.epoch, 2)
     body, _ = encode_group(log.store_id, slot, 12345, [Record.of(Kind.BATCH, 9, [b"x"])])
     bench.bucket.create(slot.key, body)
-    with pytest.raises(CorruptionError, match="a group of the log is missing or was replaced"):
+    with pytest.raises(CorruptionError, match="an object of the log is missing or was replaced"):
         bench.follower().read_new()
 
 
