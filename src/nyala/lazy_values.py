@@ -48,7 +48,7 @@ class lazy_value(Generic[_Value]):
     """Decorator for a method of a `LazyValues` class: an attribute that is computed once, at its
     first read.
 
-    Two threads may both run the computation (L2), so it must return equal values.
+    Two threads may both run the computation, so it must always return equal values.
     """
 
     def __init__(self, compute: Callable[[Any], _Value]) -> None:

@@ -205,7 +205,7 @@ class Tag:
 
     name: str
     timestamp: int
-    """The moment."""
+    """The timestamp of the moment."""
     time: dt.datetime
     """Its time in UTC, to the microsecond."""
 
@@ -339,7 +339,7 @@ class TableBackup:
     path: str
     """Its folder."""
     of_store: bool = False
-    """Whether it is part of a backup of all tables at this moment."""
+    """Whether all tables of the store were backed up together, at one moment."""
     error: str | None = None
 
     @property

@@ -85,7 +85,8 @@ class Context:
         if reads_catalogue(text):
             if objects:
                 raise InvalidArgumentError(
-                    "a statement reads either the catalogue or rows, and this one reads both: write two statements"
+                    "a statement reads either rows or descriptions of tables (DESCRIBE, information_schema), and this "
+                    "one reads both: write two statements"
                 )
             rows = answer(source, text, self.parameters_of(text))
             objects, text = {_CATALOGUE_ROWS: rows}, f"FROM {_CATALOGUE_ROWS}"

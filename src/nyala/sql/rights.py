@@ -36,8 +36,8 @@ class Rights(Protocol):
 class ProgramRights:
     """The rights of the program that embeds the store.
 
-    frame: the frame of the Python code that executes the statement, whose variables can be read;
-        None: no variables.
+    frame: the stack frame of the Python code that executes the statement, whose variables can be
+        read; None: no variables.
     """
 
     files = True

@@ -302,7 +302,10 @@ def with_names(found: Sequence[Token]) -> tuple[list[str], int]:
 
 
 def _after_query(found: Sequence[Token], place: int) -> int:
-    """Return the index after `[(columns)] AS [MATERIALIZED] (query)`, from `place` on."""
+    """Return the index of the token after one definition of a WITH clause: `[(columns)] AS (query)`.
+
+    place: the index of the token after the defined name.
+    """
     depth, begun = 0, False
     for index in range(place, len(found)):
         token = found[index]
@@ -315,13 +318,16 @@ def _after_query(found: Sequence[Token], place: int) -> int:
 
 
 def after_space(text: str, begin: int) -> int:
-    """Return the place of the next token after spaces and comments."""
+    """Return the index in the text of the first character after spaces and comments, from `begin` on."""
     found = _SPACE.match(text, begin)
     return begin if found is None else found.end()
 
 
 def statement_end(text: str, begin: int = 0) -> int | None:
-    """Return the place after the `;` that ends the statement at `begin`; None if there is no such `;`."""
+    """Return the index of the character after the `;` that ends a statement; None if no such `;` follows.
+
+    begin: the index in the text at which the statement begins.
+    """
     depth = 0
     for match in _TOKEN.finditer(text, begin):
         if match.lastgroup != "symbol":

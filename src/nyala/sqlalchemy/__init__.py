@@ -3,7 +3,7 @@
     dialect.py       connections, options of the URL, reflection of tables
     compiler.py      compiles statements, CREATE TABLE and types to SQL
     migrations.py    operations of Alembic; imported if Alembic is installed
-    counting.py      the next values of an integer key that counts up
+    counting.py      the next values of an integer key, for inserts without a key
     types.py         types that a store does not have: moments without a zone, times of day
 
 Source: docs/reference/sqlalchemy.md.

@@ -49,7 +49,7 @@ def insert(table: Any) -> Insert:
 
 
 def counted_column(table: Any) -> Any:
-    """Return the integer key column whose values the database counts up; None: no such column."""
+    """Return the integer key column that gets the next number in an INSERT without a key; None: no such column."""
     column = getattr(table, "_autoincrement_column", None)
     if column is None or (column.default is not None and not column.default.is_sequence):
         return None
@@ -57,7 +57,7 @@ def counted_column(table: Any) -> Any:
 
 
 class NyalaExecutionContext(DefaultExecutionContext):
-    """Gives an INSERT the next values of a key that counts up, as additional parameters."""
+    """Adds the next numbers of an integer key to the parameters of an INSERT without a key."""
 
     @classmethod
     def _init_compiled(

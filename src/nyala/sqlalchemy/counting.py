@@ -1,10 +1,10 @@
 """Gives the next values of an integer key, for inserts without a key.
 
-A store counts up only its own column `auto_incrementing_id`. For any other integer key, the first
-call reads the greatest value that the transaction sees, and counts on from this value. Later calls
-only check whether a greater value exists, which costs less. All connections of a process count
-together. Two processes that insert into one table at the same time can get the same value. Then the
-second commit fails, and its program repeats it.
+A store gives values only to its own column `auto_incrementing_id`. For any other integer key, the
+first call reads the greatest value that the transaction sees, and returns the values after it. Later
+calls only check whether a greater value exists, which costs less. All connections of a process get
+different values. Two processes that insert into one table at the same time can get the same value.
+Then the second commit fails, and its program repeats it.
 
 Source: docs/reference/sqlalchemy.md, "Autoincrement keys".
 """

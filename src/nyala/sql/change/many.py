@@ -49,8 +49,8 @@ def statement_of_rows(context: Context, text: str, rows: Sequence[Any]) -> tuple
 
     rows: the parameters of each execution: lists for `?`, or dicts for `$name`.
     Returns (rewritten statement, name of the table in it, the table with the parameters as columns).
-    Returns None if this is not possible: the caller then executes the statement for each row. If the
-    statement or a row is wrong, that raises the error.
+    Returns None if this is not possible, also for a wrong statement or row. The caller then executes
+    the statement for each row, which raises the error.
     """
     found = tokens(text)
     given = [token for token in found if token.kind == "parameter"]
@@ -237,9 +237,9 @@ def _with_qualified_keys(target: Target, where: str) -> str:
 
 
 def _are_keys_distinct(target: Target, rows: _Rows, keys: Mapping[str, str]) -> bool:
-    """Whether each execution of the statement would name another key, in the types of the key columns.
+    """Whether all rows of parameters contain different keys, in the types of the key columns.
 
-    rows: the parameters of each execution.
+    rows: the parameters of each execution of the statement.
     keys: for each key column, the parameter or constant that the statement compares it with.
     """
     found = {}

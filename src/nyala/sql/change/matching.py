@@ -133,7 +133,8 @@ def _rows_of_sources(
     columns: the columns to return.
     others: the text of FROM or USING. where: the condition, which must equate each key column with a
         column of these tables.
-    Returns None if WHERE does not do so, or for more than 100,000 keys or an eighth of the table's rows.
+    Returns None if WHERE has another form, or if the keys are more than 100,000 or more than an eighth
+    of the table's rows.
     """
     matched = key_terms(target, where)
     if matched is None or statement.hides(target) or target.alias.lower() in _names(tokens(others)):
@@ -151,7 +152,10 @@ def _rows_of_sources(
 
 
 def key_terms(target: Target, where: str) -> KeyTerms | None:
-    """Divide a condition at its ANDs; None unless each key column has exactly one term `key column = …`."""
+    """Divide a condition at its ANDs, into terms `key column = …` and other terms.
+
+    None unless each key column has exactly one such term.
+    """
     reader = TokenReader(where)
     keys: dict[str, str] = {}
     conditions: list[str] = []
@@ -239,10 +243,10 @@ def _rows(statement: Statement, select: str, objects: Mapping[str, Any]) -> pa.T
 
 
 def _checked(statement: Statement, target: Target, rows: pa.Table) -> Request | None:
-    """Return the update or delete of these rows by key; None if a join with the table could have another result.
+    """Return the update or delete of these rows by key; None if a join with the table must be used instead.
 
-    This is possible if a key occurs twice, has another type than its column, or if the table would
-    refuse a value.
+    A join could have another result if a key occurs twice or has another type than its column, or if
+    the table would refuse a value.
     """
     found = _with_keys(target, rows)
     if found is None:

@@ -35,7 +35,10 @@ _NO_NEW_KEY: Final = (
 
 
 def alter_table(context: Context, reader: TokenReader) -> FixedResult:
-    """Execute what follows ALTER. Raises: as `Table.alter`, InvalidArgumentError."""
+    """Execute ALTER TABLE. reader: the statement after the word ALTER.
+
+    Raises: as `Table.alter`; InvalidArgumentError.
+    """
     database = context.database
     reader.need("TABLE")
     if_exists = reader.take("IF", "EXISTS")
@@ -52,7 +55,10 @@ def alter_table(context: Context, reader: TokenReader) -> FixedResult:
 
 
 def _apply(alteration: Alteration, database: Database, reader: TokenReader) -> None:
-    """Add one action to the alteration. Raises: as `Alteration`; InvalidArgumentError."""
+    """Read one action of ALTER TABLE, such as `ADD COLUMN c INT`, and add it to `alteration`.
+
+    Raises: as `Alteration`; InvalidArgumentError.
+    """
     if reader.take("RENAME"):
         _rename(alteration, database, reader)
     elif reader.take("ADD"):

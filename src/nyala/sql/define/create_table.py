@@ -45,7 +45,10 @@ class _Definition:
 
 
 def create_table(context: Context, reader: TokenReader) -> FixedResult:
-    """Execute what follows CREATE. Raises: SchemaError, TableExistsError, InvalidArgumentError."""
+    """Execute CREATE TABLE. reader: the statement after the word CREATE.
+
+    Raises: SchemaError, TableExistsError, InvalidArgumentError.
+    """
     database = context.database
     replaces = reader.take("OR", "REPLACE")
     reader.take("EXTERNAL")

@@ -28,7 +28,7 @@ _DEFINES: Final = {
 
 
 def explain(context: Context, reader: TokenReader) -> tuple[Source, pa.Table]:
-    """Execute what follows EXPLAIN. Raises: the errors of the explained statement."""
+    """Execute EXPLAIN. reader: the statement after the word EXPLAIN. Raises: errors of the explained statement."""
     analyze = reader.take("ANALYZE")
     if reader.at("(", "ANALYZE", ")"):
         analyze = reader.take("(", "ANALYZE", ")")

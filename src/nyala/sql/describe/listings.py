@@ -55,7 +55,9 @@ _FORMS: Final = (
 
 
 def show(context: Context, reader: TokenReader) -> tuple[Source, pa.Table]:
-    """Execute what follows SHOW. Returns (the snapshot or transaction that was read, rows).
+    """Execute SHOW. Returns (the snapshot or transaction that was read, rows).
+
+    reader: the statement after the word SHOW.
 
     Raises: InvalidArgumentError, TableNotFoundError.
     """

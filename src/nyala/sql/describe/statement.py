@@ -1,4 +1,4 @@
-"""Executes DESCRIBE, SHOW and EXPLAIN, and a SELECT over the catalogue.
+"""Executes DESCRIBE, SHOW and EXPLAIN, and SELECTs of descriptions of tables, as in `information_schema`.
 
 Source: docs/how-to/sql.md.
 """
@@ -38,7 +38,7 @@ def execute(context: Context, text: str) -> FixedResult:
 
 
 def select(context: Context, text: str) -> FixedResult:
-    """Execute a SELECT over the catalogue. Raises: as `catalogue.answer`."""
+    """Execute a SELECT of descriptions of tables, as in `information_schema`. Raises: as `catalogue.answer`."""
     source = context.readable()
     return FixedResult("SELECT", answer(source, text, context.parameters_of(text)), source.timestamp)
 

@@ -1,4 +1,4 @@
-"""Executes statements over the catalogue: DESCRIBE, `information_schema`, `duckdb_tables()`, `pg_catalog`.
+"""Executes statements that describe tables: DESCRIBE, `information_schema`, `duckdb_tables()`, `pg_catalog`.
 
 DuckDB sees Nyala's tables as views, which are nullable and have no keys. So a second DuckDB, the
 catalogue, has an empty table for each table of the store: with its types, NOT NULL, primary key,
@@ -156,8 +156,8 @@ def _check_no_rows(cursor: Any, statement: str, states: Mapping[str, TableState]
     }
     if rows := sorted(name for name in named if name.lower() in known):
         raise InvalidArgumentError(
-            f"a statement reads either the catalogue or rows of tables, and this one also reads table {rows[0]!r}: "
-            "write two statements"
+            "a statement reads either rows or descriptions of tables (DESCRIBE, information_schema), and this one "
+            f"also reads rows of {rows[0]!r}: write two statements"
         )
 
 

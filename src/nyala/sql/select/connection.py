@@ -78,7 +78,7 @@ class Session:
         # The streams that the cursor made.
         self.made = connection.unused.close_with(self, self.cursor)
         self.tables: Sequence[Any] = ()
-        """The registered tables, in the order of the statement's scans. During a run each has a `source` (P1)."""
+        """The registered tables, in the order of the statement's scans. Each has a `source` only during a run."""
         self.partners: Sequence[Partner] = ()
         self.plan: Any = None
         """The EXECUTE of the prepared statement; None: it is not prepared, or must be planned again."""

@@ -258,8 +258,8 @@ class _Moment:
     """A table with a clause that names its moment, such as `t AT (VERSION => 7)`.
 
     store: the qualifier of the table in lower case, which may be an attached store; or "".
-    begin, end: the place of the table's name in the text.
-    clause_begin, clause_end: the place of the clause.
+    begin, end: where the table's name begins and ends in the text.
+    clause_begin, clause_end: where the clause begins and ends.
     kind: "TIMESTAMP" or "VERSION".
     expression: the text of the moment, `7` in the example.
     """
@@ -320,7 +320,7 @@ def _clauses(text: str) -> _Finder:
 
 
 def tables_in(text: str) -> Sequence[NamedTable]:
-    """Return the names of tables in FROM, JOIN and similar places of a statement."""
+    """Return the tables that a statement names after FROM, JOIN and similar keywords."""
     return _clauses(text).tables
 
 
@@ -397,7 +397,10 @@ class _Finder:
     # -------------------------------------------------------------------------------------------- a table
 
     def _table(self, place: int) -> int:
-        """Read a table's name, its alias, and a clause such as AT (…). Returns the index of the next token."""
+        """Read a table's name at token `place`, its alias, and a clause such as AT (…).
+
+        Returns the index of the token after them.
+        """
         names, after = self._path(place)
         if self._keyword(after) == "(":
             return self._feed(place, after) if [each.lower() for each in names] == ["changes"] else after

@@ -100,7 +100,7 @@ def _scan_of(value: Any, source: Snapshot | Transaction) -> EngineScan | None:
 
 
 def _data_of(value: Any) -> Any:
-    """Return the value as an object that DuckDB can read any number of times (V1); None if it is not data."""
+    """Return the value as an object that DuckDB can read any number of times; None if it is not data."""
     if isinstance(value, pa.Table | pa.RecordBatch | ds.Dataset):
         return value
     pandas = sys.modules.get("pandas")

@@ -244,7 +244,7 @@ class ScanSource:
         return True
 
     def takes(self, predicate: Node) -> bool:
-        """Whether the scan can apply the predicate: the predicate fits the table, and the scan has no limit (Q1)."""
+        """Whether the scan can apply the predicate: the table has its columns, and the scan has no row limit."""
         if not self._filters:
             return False
         try:

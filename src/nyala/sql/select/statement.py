@@ -77,7 +77,7 @@ _CATALOGUE_NAMES: Final = frozenset(
 
 
 def reads_catalogue(text: str) -> bool:
-    """Whether a SELECT reads the catalogue, such as `information_schema.tables` or `(DESCRIBE t)`."""
+    """Whether a SELECT reads descriptions of tables, as in `information_schema.tables` or `(DESCRIBE t)`."""
     return bool(_CATALOGUE.search(text)) and _names_catalogue(text)
 
 
