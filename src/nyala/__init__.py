@@ -70,6 +70,7 @@ if TYPE_CHECKING:
     from nyala.schema.limits import Limits
     from nyala.schema.predicates.predicate import col, expr
     from nyala.schema.schema import column
+    from nyala.sql.result import Result
     from nyala.tablet.check import CheckReport, Problem
     from nyala.tablet.compaction.reports import FinishedCompaction, RunningCompaction
     from nyala.tablet.maintenance import MaintenanceStatus
@@ -117,6 +118,7 @@ __all__ = [
     "RangeChange",
     "ReadOnlyError",
     "RestoredTable",
+    "Result",
     "RunningCompaction",
     "Scan",
     "SchemaError",
@@ -185,6 +187,7 @@ _HOMES = {
         "nyala.schema.limits": "Limits",
         "nyala.schema.predicates.predicate": "col expr",
         "nyala.schema.schema": "column",
+        "nyala.sql.result": "Result",
         "nyala.tablet.check": "CheckReport Problem",
         "nyala.tablet.compaction.reports": "FinishedCompaction RunningCompaction",
         "nyala.tablet.maintenance": "MaintenanceStatus",
@@ -205,4 +208,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_HOMES})
+    return sorted(__all__)
