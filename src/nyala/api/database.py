@@ -575,7 +575,7 @@ class Database:
         name: str,
         new_name: str,
         partition_by: Sequence[HashSpec | RangeSpec] | HashSpec | RangeSpec | None = None,
-        at: Any = None,
+        at: Moment | None = None,
     ) -> Table:
         """Copy the rows of a table into a new table.
 
@@ -872,7 +872,7 @@ class Database:
             raise InvalidArgumentError(f"retries takes a whole number, 0 or more, not {retries!r}")
         return run(self, function, number)
 
-    def snapshot(self, at: Any = None) -> Snapshot:
+    def snapshot(self, at: Moment | None = None) -> Snapshot:
         """Return all tables at one moment (default: now). They stay readable until the snapshot is closed.
 
         Examples
@@ -890,7 +890,7 @@ class Database:
         return Snapshot(self, root, timestamp, published, naive_note(at))
 
     def sql(
-        self, text: str, parameters: Sequence[Any] | dict[str, Any] | None = None, *, at: Any = None
+        self, text: str, parameters: Sequence[Any] | dict[str, Any] | None = None, *, at: Moment | None = None
     ) -> Result:
         """Execute SQL: queries of the tables at one moment, and statements that change tables.
 
@@ -938,7 +938,7 @@ class Database:
 
         return SqlSession(self, of_caller(), slot=self._sql_transaction).execute(text, parameters, at=at)
 
-    def commits(self, since: Any = None, until: Any = None) -> CommitList:
+    def commits(self, since: Moment | None = None, until: Moment | None = None) -> CommitList:
         """Return the commits that changed rows of any table, oldest first.
 
         A commit is one batch: one write call, `with db.batch()`, a transaction, or a Spark job. Its
@@ -1000,7 +1000,7 @@ class Database:
         merged = {name: CommitCounts.total(parts) for name, parts in found.items()}
         return CommitList(commit_table(merged, self._opened().messages()))
 
-    def tag(self, name: str, at: Any = None) -> Tag:
+    def tag(self, name: str, at: Moment | None = None) -> Tag:
         """Name a moment, and keep it readable until the tag is dropped.
 
         The name can be used as a moment: `scan(at="before-load")`. Tables that exist at the tagged

@@ -126,7 +126,7 @@ class WritableTable(ReadableTable):
 
         Parameters
         ----------
-        data, errors, progress
+        data, errors, message, progress
             As in `insert`.
         when
             A condition such as `"new.seq > old.seq"`: `old` is the existing row, `new` the row of
@@ -148,7 +148,11 @@ class WritableTable(ReadableTable):
         Raises
         ------
         InvalidArgumentError, ColumnNotFoundError, SchemaError
-            The condition does not fit the table or the data.
+            The condition or the data do not fit the table.
+        InvalidValueError, NoPartitionError, WriteError
+            Rows failed, and nothing was written. `error.errors` is an Arrow table of them.
+        StorageError
+            The store cannot write.
 
         Examples
         --------
