@@ -66,6 +66,7 @@ __all__ = [
     "TransactionEndedError",
     "WriteError",
     "bounded",
+    "counted",
     "write_error",
 ]
 
@@ -81,6 +82,11 @@ _LISTED: Final = 6
 _ITEM_CHARS: Final = 400
 _OPENING: Final = re.compile(r"""(?<!\w)['"`]""")
 _CLOSING: Final = re.compile(r"""['"`](?!\w)""")
+
+
+def counted(count: int, noun: str) -> str:
+    """Return a count with its noun: "1 file", "1,234 files"."""
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
 
 
 def bounded(text: str, limit: int = MESSAGE_MAX_CHARS) -> str:

@@ -69,7 +69,14 @@ def test_invalid_calls_are_refused(db: Database) -> None:
             lambda: table.insert([{"host": "a", ID: 7, "v": 1}]),
             "the store gives the values.*leave the column out",
         ),
-        (lambda: table.upsert([{"host": "a", "v": 1}]), "upsert needs the whole key"),
+        (
+            lambda: table.upsert([{"host": "a", "v": 1}]),
+            "upsert needs the whole key.*or create the table with unique=True",
+        ),
+        (
+            lambda: db.create_table("keyless", {"v": "int64"}).upsert([{"v": 1}]),
+            "upsert needs the whole key.*or create the table with primary_key=",
+        ),
         (lambda: table.apply([("insert", {"host": "a", ID: 3})]), "the store gives the values"),
         (lambda: table.rename_column(ID, "id"), "is reserved"),
         (lambda: table.add_column(ID, "int64"), "is reserved|already"),

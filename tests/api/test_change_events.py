@@ -599,7 +599,7 @@ CREATE = envelope("c", None, {"k": 1, "v": "a"}, 1)
         ([{"op": "c", "k": 1, "seen": 5}], {}, "column 'seen': the events have whole numbers, .*units={'seen': 'ms'}"),
         (pa.table({"op": ["c"], "k": [1], "seen": [5]}), {}, "column 'seen': the events have whole numbers"),
         ([{"op": "c", "k": 1, "v": 5}], {}, "column 'v': expected string"),
-        (["x", 5], {}, "item 0 of the data list is a str"),
+        (["x", 5], {}, "item 0 of the data list has the type str"),
         (5, {}, "int is not supported as data"),
         ([CREATE], {"errors": "ignore"}, "errors takes 'raise' or 'collect'"),
         (

@@ -18,6 +18,8 @@ from typing import Any
 import pandas as pd
 import polars as pl
 import pyarrow as pa
+import pyarrow.dataset
+import pyarrow.parquet
 import pytest
 
 import nyala
@@ -55,6 +57,7 @@ def soon() -> dt.datetime:
 
 
 GOOD = {"a": "y", "n": 2, "must": 2}
+GOOD_COLUMNS = {name: [value] for name, value in GOOD.items()}
 CASES: list[tuple[str, Callable[[Any], Any], type[Exception], list[str], str]] = [
     ("insert a taken key", lambda t: t.insert([{"a": "x", "n": 1, "must": 1}]), nyala.DuplicateKeyError, ["already-present"], "upsert"),
     ("the same key twice", lambda t: t.insert([GOOD, GOOD]), nyala.DuplicateKeyError, ["already-present"], "duplicate key in this batch: rows 0 and 1 have the same key;"),
@@ -97,6 +100,19 @@ CASES: list[tuple[str, Callable[[Any], Any], type[Exception], list[str], str]] =
     ("a lazy frame", lambda t: t.insert(pl.LazyFrame(GOOD)), nyala.InvalidArgumentError, [], "call collect() first"),
     ("the key as an index", lambda t: t.insert(pd.DataFrame([GOOD]).set_index(["n"])), nyala.InvalidArgumentError, [], "key column 'n' is the DataFrame's index"),
     ("the key as an index, in get", lambda t: t.get_many(pd.DataFrame([GOOD]).set_index(["a", "n"])), nyala.InvalidArgumentError, [], "df.reset_index()"),
+    ("a moment as columns", lambda t: t.get({"a": "x", "n": 1}, dt.datetime(2026, 2, 28)), nyala.InvalidArgumentError, [], "for a moment write get(key, at=…)"),
+    ("a number as columns", lambda t: t.get_many([("x", 1)], 5), nyala.InvalidArgumentError, [], "takes a list of names, not 5: for a moment write get_many(keys, at=…)"),
+    ("a key as two arguments", lambda t: t.get("x", 1), nyala.InvalidArgumentError, [], "get takes the whole key (a, n) as its first argument: write get(('x', 1))"),
+    ("several keys in get", lambda t: t.get([("x", 1)]), nyala.InvalidArgumentError, [], "get_many takes a list of keys"),
+    ("a condition in get", lambda t: t.get("n = 1"), nyala.InvalidArgumentError, [], "for a condition write scan(where='n = 1')"),
+    ("a condition as rows", lambda t: t.update("n = 1"), nyala.InvalidArgumentError, [], "update(set={'column': value}, where='n = 1')"),
+    ("a bare tuple", lambda t: t.insert(("y", 2, None)), nyala.InvalidArgumentError, [], "wrap it in a list: [('y', 2, None)]"),
+    ("a list of values", lambda t: t.insert([5, "Ada"]), nyala.InvalidArgumentError, [], "item 0 of the data list has the type int"),
+    ("a Path as rows", lambda t: t.upsert(Path("x.parquet")), nyala.InvalidArgumentError, [], "Path, not rows; for a file pass pyarrow.parquet.read_table('x.parquet')"),
+    ("a data set", lambda t: t.upsert(pyarrow.dataset.dataset(pa.table(GOOD_COLUMNS))), nyala.InvalidArgumentError, [], "call to_table() first"),
+    ("a value that does not fit the key", lambda t: t.insert([{**GOOD, "n": 2**70}]), nyala.InvalidValueError, ["out-of-range"], "row 0 (a='y'): column 'n': 1180591620717411303424 does not fit"),
+    ("a float as a key", lambda t: t.get(("x", 1.5)), nyala.SchemaError, [], "got double; round and cast fractions first (the first value is 1.5)"),
+    ("a function that is none", lambda t: t.scan(where="qqqq(n) = 1"), nyala.InvalidArgumentError, [], "see 'Conditions and expressions' in the documentation"),
     ("an unknown choice", lambda t: t.insert([GOOD], on_conflict="replace"), nyala.InvalidArgumentError, [], "'replace'"),
     ("a predicate that does not parse", lambda t: t.scan(where="n = = 1"), nyala.InvalidArgumentError, [], "n = = 1"),
     ("a predicate on no column", lambda t: t.scan(where="nn = 1"), nyala.ColumnNotFoundError, [], "'n'"),
@@ -255,6 +271,7 @@ def test_the_error_of_an_expired_moment_without_zone_mentions_utc(db: Database) 
     ("make", "kind", "says"),
     [
         (lambda db: db["nothing"], nyala.TableNotFoundError, "its tables are: t"),
+        (lambda db: db["T"], nyala.TableNotFoundError, "did you mean 't'?"),
         (lambda db: db.drop_table("nothing"), nyala.TableNotFoundError, "nothing"),
         (lambda db: db.create_table("t", {"k": "int8"}, "k"), nyala.TableExistsError, "exist_ok"),
         (lambda db: db.create_table("t", {"k": "int8"}, "k", exist_ok=True), nyala.SchemaError, "other columns"),
@@ -262,6 +279,7 @@ def test_the_error_of_an_expired_moment_without_zone_mentions_utc(db: Database) 
         (lambda db: db.create_table("é" * 200, {"k": "int8"}, "k"), nyala.InvalidArgumentError, "256"),
         (lambda db: db.create_table("v", {"k": "double"}, "k"), nyala.SchemaError, "'k'"),
         (lambda db: db.create_table("v", {"k": "int8"}, "q"), nyala.ColumnNotFoundError, "'q'"),
+        (lambda db: db.create_table("v", {}, "k"), nyala.SchemaError, "the schema has no columns; name at least one"),
         (lambda db: db.create_table("v", {"k": "int8"}, []), nyala.SchemaError, "key"),
         (lambda db: db.create_table("v", {"k": "int7"}, "k"), nyala.SchemaError, "int7"),
         (lambda db: db.create_table("v", {"k": int}, "k"), nyala.SchemaError, "write 'int64'"),
@@ -289,6 +307,26 @@ def test_mistakes_with_tables_and_stores(
         make(db)
     assert says in str(error.value)
     assert db.list_tables() == ["t"]
+
+
+def test_a_condition_as_the_key_of_a_delete(tmp_path: Path) -> None:
+    """A key of integers cannot be such a text. A key of text can."""
+    with open_database(tmp_path / "s") as db:
+        table = key_value_table(db)
+        with pytest.raises(nyala.InvalidArgumentError, match=r"write delete\(where='k = 1'\)"):
+            table.delete("k = 1")
+        texts = db.create_table("texts", {"k": "string", "v": "int64"}, "k")
+        texts.insert([("k = 1", 1)])
+        assert texts.delete("k = 1").deleted == 1
+
+
+def test_a_parquet_file_is_no_data(tmp_path: Path) -> None:
+    pyarrow.parquet.write_table(pa.table({"k": [1], "v": [1]}), tmp_path / "x.parquet")
+    with open_database(tmp_path / "s") as db, pyarrow.parquet.ParquetFile(tmp_path / "x.parquet") as file:
+        table = key_value_table(db)
+        with pytest.raises(nyala.InvalidArgumentError, match=r"ParquetFile is .* call read\(\) first"):
+            table.insert(file)  # type: ignore[arg-type]
+        assert table.insert(file.read()).inserted == 1
 
 
 def test_empty_batches_and_empty_tables_are_valid(db: Database) -> None:

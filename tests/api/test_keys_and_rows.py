@@ -110,7 +110,10 @@ def test_rows_without_names(db: Any) -> None:
         ([("a", 1)], r"row 0 is a tuple of 2 values, but the columns are \(host, time, value\)"),
         ([("a", 1, 1.0), ("b", 2)], "row 1 is a tuple of 2 values"),
         ([("a", 1, 1.0), {"host": "b"}], "item 0 of the list is a tuple, but item 1 is"),
-        ([Reading("a", 1), Key(1, "a")], "item 0 of the list is a Reading, but item 1 is a Key"),
+        (
+            [Reading("a", 1), Key(1, "a")],
+            "item 0 of the list has the type Reading, but item 1 has the type Key",
+        ),
         ([5], "one dict, tuple or dataclass per row"),
     ],
 )

@@ -109,10 +109,34 @@ def test_repr_reads_no_file(db: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(CFileReader, "read_buffer", refused)
     monkeypatch.setattr(CFileReader, "read_exactly", refused)
     texts = [repr(each) for each in shown]
-    assert texts[0] == "Table t: k int64, v double, s string; key (k); 1 tablets"
+    assert texts[0] == "Table t: k int64, v double, s string; key (k); 1 tablet"
+    assert repr(table.scan(limit=1)).endswith("at most 1 row")
     assert "where v > 3" in texts[1] and "at most 5 rows" in texts[1] and "ordered by key" in texts[1]
     with pytest.raises(TypeError, match="no len"):
         len(table)
+
+
+def test_repr_of_writes_counts_rows(db: Any) -> None:
+    result = db["t"].upsert([(1, 0.0, "s")])
+    assert repr(result).startswith(
+        f"WriteResult(timestamp={result.timestamp}, time={result.time.isoformat()}, inserted=0, updated=1,"
+    )
+    assert repr(db["t"].commits()[-1:]).startswith("CommitList of 1 commit\n")
+    assert repr(db.sql("UPDATE t SET v = 1 WHERE k < 3")) == "Result of UPDATE: 3 rows"
+    assert repr(db.sql("INSERT INTO t VALUES (500, 1, 's')")) == "Result of INSERT: 1 row"
+    assert (
+        repr(db.sql("DELETE FROM t WHERE k = 500 RETURNING k")).splitlines()[0] == "Result of DELETE, 1 row"
+    )
+    assert repr(db.sql("CREATE TABLE u (k BIGINT PRIMARY KEY)")) == "Result of CREATE TABLE"
+
+
+def test_repr_of_a_query_names_its_moment(db: Any) -> None:
+    """A query whose tables have moments of their own shows none."""
+    now = db.now()
+    shown = repr(db.sql("SELECT k FROM t LIMIT 1")).splitlines()[0]
+    assert shown == f"Result at {nyala.to_datetime(now).isoformat()}, 1 row"
+    for text in (f"SELECT k FROM t AT (VERSION => {now}) LIMIT 1", "FROM changes('t', since => 0) LIMIT 1"):
+        assert repr(db.sql(text)).splitlines()[0] == "Result, 1 row"
 
 
 def test_a_notebook_shows_rows_and_completes_names(db: Any) -> None:

@@ -6,7 +6,7 @@ A `TableView` is a table at one moment, from `Table.at` or `Database.snapshot`.
 from __future__ import annotations
 
 import abc
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn, Self
 
 import pyarrow as pa
@@ -17,7 +17,7 @@ from nyala.api.scan_arguments import make_spec, resolve_columns
 from nyala.errors import InvalidArgumentError, KeyNotFoundError, ReadOnlyError
 from nyala.mvcc.timestamp import parse_at, to_datetime
 from nyala.presentation.pickling import pickle_error
-from nyala.schema.conversion.python_rows import named_key
+from nyala.schema.conversion.python_rows import is_value, named_key
 from nyala.schema.expressions.parser import Parameters
 from nyala.schema.predicates.predicate import parse_where
 from nyala.tablet.state.history import check_readable
@@ -234,9 +234,17 @@ class ReadableTable(abc.ABC):
         Raises
         ------
         InvalidArgumentError
-            `key` does not have one value for each key column.
+            `key` does not have one value for each key column, or `at` is in the future.
         ColumnNotFoundError
             An unknown column.
+        SchemaError
+            `key` has a column that is not part of the key, or a value of another type.
+        InvalidValueError
+            A value of `key` is NULL or out of range.
+        HistoryExpiredError
+            `at` is older than the table's history.
+        TableNotFoundError
+            The table did not exist at that moment.
 
         Examples
         --------
@@ -253,9 +261,9 @@ class ReadableTable(abc.ABC):
     def _row(
         self, table: TableState, key: KeyLike, columns: Sequence[str] | None, snapshot: int, method: str
     ) -> dict[str, Any] | None:
+        if columns is not None and not isinstance(columns, list | tuple):
+            _check_second(table, key, columns, method)
         row_key = named_key(key, table.schema.key_names, method)
-        if isinstance(columns, str):
-            resolve_columns(table, columns)  # raises an error that says what to write
         return where_writes.look_up_row(table, row_key, columns, snapshot)
 
     def __getitem__(self, key: KeyLike) -> dict[str, Any]:
@@ -307,8 +315,8 @@ class ReadableTable(abc.ABC):
         ['b', 'a']
         """
         root, table, snapshot = self._view(at)
-        if isinstance(columns, str):
-            resolve_columns(table, columns)
+        if columns is not None and not isinstance(columns, list | tuple):
+            _check_second(table, None, columns, "get_many")
         found = where_writes.look_up(table, keys, columns, snapshot)
         del root
         return found
@@ -546,6 +554,27 @@ class TableView(ReadableTable):
 
     def __repr__(self) -> str:
         return f"TableView of {self._name} at {to_datetime(self._snapshot).isoformat()}"
+
+
+def _check_second(table: TableState, key: Any, columns: Any, method: str) -> None:
+    """Check the second argument of a look-up by key, if it is no list.
+
+    Raises: InvalidArgumentError for text, a moment, or the second value of a key.
+    """
+    names = table.schema.key_names
+    if is_value(key) and len(names) > 1:
+        raise InvalidArgumentError(
+            f"{method} takes the whole key ({', '.join(names)}) as its first argument: write "
+            f"{method}(({key!r}, {columns!r}{', …' if len(names) > 2 else ''}))"
+        )
+    if isinstance(columns, str):
+        resolve_columns(table, columns)  # raises an error that says what to write
+    if not isinstance(columns, Iterable):
+        keys = "keys" if method == "get_many" else "key"
+        raise InvalidArgumentError(
+            f"columns, the second argument of {method}, takes a list of names, not {columns!r}: for a moment write "
+            f"{method}({keys}, at=…)"
+        )
 
 
 def with_schema_of(table: TableState, snapshot: int, schema: str) -> TableState:

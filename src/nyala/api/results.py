@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, overload
 
 import pyarrow as pa
 
+from nyala.errors import counted
 from nyala.mvcc.timestamp import to_datetime
 from nyala.presentation.previews import html_preview
 from nyala.tablet.state.root import TableState, dropped_bytes
@@ -148,7 +149,7 @@ class CommitList:
             return CommitList(self._rows.take(pa.array(range(*place.indices(len(self))), pa.int64())))
         number = place + len(self) if place < 0 else place
         if not 0 <= number < len(self):
-            raise IndexError(f"there is no commit {place}: the list has {len(self)} commits")
+            raise IndexError(f"there is no commit {place}: the list has {counted(len(self), 'commit')}")
         return next(iter(CommitList(self._rows.slice(number, 1))))
 
     def __iter__(self) -> Iterator[Commit]:
@@ -159,13 +160,13 @@ class CommitList:
 
     def __repr__(self) -> str:
         last = self[-_COMMITS_SHOWN:]
-        shown = f"CommitList of {len(self):,} commits"
+        shown = f"CommitList of {counted(len(self), 'commit')}"
         if len(last) < len(self):
             shown += f", the last {len(last)} of them"
         return "\n".join([shown, *map(_line, last)])
 
     def _repr_html_(self) -> str:
-        return html_preview(f"CommitList of {len(self):,} commits", lambda n: self._rows.slice(0, n))
+        return html_preview(f"CommitList of {counted(len(self), 'commit')}", lambda n: self._rows.slice(0, n))
 
 
 def _line(commit: Commit) -> str:

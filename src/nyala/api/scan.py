@@ -25,7 +25,7 @@ from nyala.api.engine_scan import EngineScan
 from nyala.api.pinned_rows import PinnedRows, ScannedStore
 from nyala.api.scan_arguments import resolve_columns, row_limit
 from nyala.env import Env
-from nyala.errors import ColumnNotFoundError, InvalidArgumentError, bounded
+from nyala.errors import ColumnNotFoundError, InvalidArgumentError, bounded, counted
 from nyala.mvcc.timestamp import to_datetime
 from nyala.optional import need
 from nyala.presentation.explanation import Explanation
@@ -392,6 +392,11 @@ class Scan(PinnedRows):
             Seconds for which the files stay after the last read of the DataFrame. A read renews the
             lease once a quarter of it has passed. A small scan is copied into the DataFrame, and
             needs no lease.
+
+        Returns
+        -------
+        pyspark.sql.DataFrame
+            The rows of the scan, at its moment.
         """
         # `nyala.spark` is above this package. Only this call opens it, by name.
         return importlib.import_module("nyala.spark").scan_to_spark(spark, self, lease)
@@ -462,7 +467,7 @@ class Scan(PinnedRows):
         if spec.order_by_key:
             parts.append("ordered by key")
         if spec.limit is not None:
-            parts.append(f"at most {spec.limit:,} rows")
+            parts.append(f"at most {counted(spec.limit, 'row')}")
         note = spec.predicate.null_note if spec.predicate is not None and spec.predicate.selects_none else ""
         return bounded("; ".join(parts)) + (f" ({note})" if note else "")
 

@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from nyala.api.readable import SchemaOf, TableView, since_after_until, with_schema_of
 from nyala.api.writable import WritableTable
-from nyala.errors import InvalidArgumentError, bounded
+from nyala.errors import InvalidArgumentError, bounded, counted
 from nyala.mvcc.timestamp import naive_note, parse_at
 from nyala.partition.describe import describe
 from nyala.presentation.previews import html_preview
@@ -79,6 +79,11 @@ class Table(WritableTable):
             The moment, as in `scan`.
         message
             A text about the commit, as in `insert`.
+
+        Returns
+        -------
+        WriteResult
+            The timestamp and the counts of the batch.
 
         Raises
         ------
@@ -524,7 +529,7 @@ class Table(WritableTable):
         _, table, _ = self._view(None)
         key = ", ".join(table.schema.key_names)
         columns = ", ".join(f"{column.name} {column.type}" for column in table.schema.columns)
-        return bounded(f"Table {self._name}: {columns}; key ({key}); {len(table.tablets)} tablets")
+        return bounded(f"Table {self._name}: {columns}; key ({key}); {counted(len(table.tablets), 'tablet')}")
 
     def _repr_html_(self) -> str:
         return html_preview(repr(self), self.head)

@@ -77,7 +77,8 @@ def alter(folder: str, table: str, steps: tuple[str, ...]) -> None:
             )
             return
         columns = ", ".join(map(str, state.schema.columns))
-        click.echo(f"{found.name}: {columns}; {partition_text(state)}, {len(state.tablets):,} tablets")
+        tablets = counted(len(state.tablets), "tablet")
+        click.echo(f"{found.name}: {columns}; {partition_text(state)}, {tablets}")
 
 
 def _apply_step(alteration: Alteration, state: TableState, step: str) -> None:

@@ -192,6 +192,7 @@ _RULES: Final = tuple(
         (r"restore under another name, or drop the table first", "restore one table with --table and --as, or drop it"),
         # tables
         (r"; open it with table\('.*'\), or pass exist_ok=True", "; without --create the rows go into it"),
+        (r"create the table with (primary_key=|unique=True)", "create the table with --key"),
         (r"create one with create_table\(\)", "`table load --create` creates one from a file"),
         # moments
         # All times end in Z. Text in quotes is the user's own and stays unchanged.

@@ -27,7 +27,7 @@ from nyala.cli.files import (
     sql_text,
 )
 from nyala.cli.options import delimiter_option, folder_argument, format_option, scan_options
-from nyala.cli.output import duration, echo_json, moment
+from nyala.cli.output import counted, duration, echo_json, moment
 from nyala.cli.progress import Bar
 from nyala.cli.stores import check_file_names, echo_why_empty, find_table, reader
 
@@ -109,7 +109,7 @@ def export(
         elif file != STDIO:
             when = moment(rows.timestamp)
             click.echo(
-                f"{file}: {count:,} rows in {duration(seconds)}, as of {when['time']} "
+                f"{file}: {counted(count, 'row')} in {duration(seconds)}, as of {when['time']} "
                 f"(timestamp {when['timestamp']})"
             )
 

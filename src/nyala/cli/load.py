@@ -552,7 +552,7 @@ def _existing(database: Database, name: str) -> Table:
     try:
         return database.table(name)
     except TableNotFoundError as error:
-        raise TableNotFoundError(f"{error}; --create --key COLUMNS creates it") from None
+        raise TableNotFoundError(f"{error} (--create --key COLUMNS creates it)") from None
 
 
 def _echo_result(load: _Load, files: Sequence[str], seconds: float) -> None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from nyala.cli.base import settings
+from nyala.errors import counted
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -61,11 +62,6 @@ def size(count: float) -> str:
         if count < 999.95:
             return f"{count:.1f} {unit}"
     return f"{count / 1000:.1f} TB"
-
-
-def counted(count: int, noun: str) -> str:
-    """Format a count with its noun: `1 file`, `1,234 files`."""
-    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
 
 
 def duration(seconds: float) -> str:

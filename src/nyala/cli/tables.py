@@ -13,6 +13,7 @@ from nyala.cli.base import Group, cli_words, settings
 from nyala.cli.options import folder_argument, moment_option, names, scan_options, table_argument
 from nyala.cli.output import (
     TERMINAL_ROWS,
+    counted,
     echo_facts,
     echo_json,
     echo_list,
@@ -259,7 +260,7 @@ def scan(
             echo_why_empty(rows)
         if is_terminal():
             when = moment(rows.timestamp)
-            click.echo(f"{count:,} rows as of {when['time']} (timestamp {when['timestamp']}){more}")
+            click.echo(f"{counted(count, 'row')} as of {when['time']} (timestamp {when['timestamp']}){more}")
 
 
 # For each member of the JSON document of `stats`, the heading of its column.

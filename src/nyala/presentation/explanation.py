@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from nyala.errors import bounded
+from nyala.errors import bounded, counted
 from nyala.mvcc.timestamp import to_datetime
 from nyala.tablet.scan import read_path
 from nyala.tablet.scan.read_path import ScanCounters, ScanSpec
@@ -96,7 +96,7 @@ class Explanation:
         ]
         for operation, columns in facts["operations"].items():
             lines.append(f"  {operation:<9} {bounded(', '.join(columns))}")
-        hits = f"{facts['cache_hits']:,} look-up{'' if facts['cache_hits'] == 1 else 's'}"
+        hits = counted(facts["cache_hits"], "look-up")
         lines += [
             f"  blocks    {facts['blocks_total'] - facts['blocks_skipped']} of {facts['blocks_total']}, "
             f"{facts['bytes_read']:,} bytes read, {hits} found in the cache",

@@ -10,7 +10,7 @@ from typing import Final, TypeVar
 
 import pyarrow as pa
 
-from nyala.errors import StorageError, TableNotFoundError
+from nyala.errors import StorageError, TableNotFoundError, counted
 from nyala.schema.arrow_values import raising_corruption
 
 __all__ = ["ROWS_COUNTED", "html_preview", "preview", "row_count_text", "without_errors"]
@@ -64,7 +64,7 @@ def row_count_text(count: int) -> str:
     """Return a number of rows as text: "1 row", "20 rows", or "more than 100,000 rows"."""
     if count > ROWS_COUNTED:
         return f"more than {ROWS_COUNTED:,} rows"
-    return f"{count:,} row{'' if count == 1 else 's'}"
+    return counted(count, "row")
 
 
 def preview(table: pa.Table, width: int = 24) -> str:

@@ -475,7 +475,7 @@ def build_schema(
     specs = _read_spec(spec, limits)
     key = [primary_key] if isinstance(primary_key, str) else list(primary_key)
     check_not_reserved(*specs)
-    if not unique and not specs:
+    if not specs:
         raise SchemaError("the schema has no columns; name at least one")
     if not key and unique:
         raise SchemaError("the primary key is empty; name at least one column in primary_key=[...]")

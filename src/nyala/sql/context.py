@@ -102,7 +102,9 @@ class Context:
             objects = {**objects, **reading.feeds}
         while True:
             try:
-                return run(connection, source, text, values, objects, scans, self.running)
+                result = run(connection, source, text, values, objects, scans, self.running)
+                result._names_moments = bool(reading.scans or reading.feeds)
+                return result
             except TableNotFoundError as error:
                 name, data = find_object(source, self.rights, error, {*objects, *scans})
             if hasattr(data, "with_cheap_types"):

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import pyarrow as pa
 
-from nyala.errors import bounded
+from nyala.errors import bounded, counted
 from nyala.lazy_values import LazyValues
 from nyala.mvcc.timestamp import to_datetime
 from nyala.optional import need
@@ -82,7 +82,8 @@ class Result(LazyValues, ABC):
     write
         The `WriteResult` of a statement that was committed; otherwise None.
     timestamp
-        The moment that the rows are from: every batch up to this timestamp is visible.
+        The moment that the rows are from: every batch up to this timestamp is visible. Tables with
+        a moment of their own, as in `FROM t AT (…)`, are read at that moment.
 
     Examples
     --------
@@ -98,6 +99,7 @@ class Result(LazyValues, ABC):
     rowcount = -1
     write: WriteResult | None = None
     timestamp: int
+    _names_moments = False  # whether the statement has moments of its own, as in `FROM t AT (…)`
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
@@ -185,7 +187,7 @@ class Result(LazyValues, ABC):
         return html_preview(self._title(), self._head)
 
     def _title(self) -> str:
-        return f"Result at {to_datetime(self.timestamp).isoformat()}"
+        return "Result" if self._names_moments else f"Result at {to_datetime(self.timestamp).isoformat()}"
 
     # ---------------------------------------------------------------------------------------- inside
 
@@ -242,7 +244,14 @@ class FixedResult(Result):
         return _FixedRows(self._table)
 
     def _title(self) -> str:
-        return super()._title() if self.statement == "SELECT" else f"Result of {self.statement}"
+        if self.statement == "SELECT":
+            return super()._title()
+        return f"Result of {self.statement}" + (f": {counted(self.rowcount, 'row')}" if self.is_count else "")
+
+    def __repr__(self) -> str:
+        if self.is_count or not self._table.num_columns:
+            return self._title()
+        return super().__repr__()
 
     def _head(self, n: int) -> pa.Table:
         return self._table.slice(0, n)

@@ -218,8 +218,8 @@ class SqlSession:
         executor = _EXECUTORS.get(first)
         if executor is None:
             raise InvalidArgumentError(
-                f"{first or reader.tokens[0].text} is not a statement of Nyala's SQL: see the SQL reference "
-                "(docs/reference/sql.md) for those that are"
+                f"{first or reader.tokens[0].text} is not a statement of Nyala's SQL: see 'SQL reference' in the "
+                "documentation for those that are"
             )
         if not self._rights.files:
             check_store_only(text)

@@ -103,7 +103,7 @@ def test_usage_errors_are_exit_code_2(run: Run, line: str, tmp_path: Path, monke
 def test_an_error_is_one_line_and_exit_code_1(run: Run, example: Example) -> None:
     ran = run("table", "scan", example.path, "metric", code=1)
     assert ran.stdout == ""
-    assert ran.stderr == "Error: no table 'metric' in this store; its tables are: metrics, types\n"
+    assert ran.stderr == "Error: no table 'metric' in this store; did you mean 'metrics'?\n"
     assert run("table", "scan", example.path, "metrics", "--columns", "valu", code=1).stderr == (
         "Error: no column 'valu'; did you mean 'value'?\n"
     )

@@ -66,6 +66,7 @@ from nyala.schema.types import (
 )
 
 __all__ = [
+    "PANDAS_ADVICE",
     "Failure",
     "are_dates",
     "are_finite_times",
@@ -87,6 +88,8 @@ _NAIVE_US: Final = pa.timestamp("us")
 _UTC_US: Final = pa.timestamp("us", tz="UTC")
 _TICKS_PER_DAY: Final = {"s": 86_400, "ms": 86_400_000, "us": 86_400_000_000, "ns": 86_400_000_000_000}
 _INT64_MAX: Final = 2**63 - 1
+PANDAS_ADVICE: Final = 'pandas stores whole numbers with NULL as float64: convert them with astype("Int64"); '
+"""The advice for arrays of floats in a column of integers. It does not fit single Python values."""
 
 
 @dataclass(frozen=True)
@@ -270,8 +273,7 @@ def _incompatible_text(source: pa.DataType, type: ColumnType) -> str:
     kind, target = _kind(source), _target(type)
     if kind == "float" and target in ("int", "decimal"):
         how = (
-            'pandas stores whole numbers with NULL as float64: convert them with astype("Int64"); round and '
-            "cast fractions first"
+            f"{PANDAS_ADVICE}round and cast fractions first"
             if target == "int"
             else f"round it and cast it to {type} first, because a double has no exact decimal digits"
         )

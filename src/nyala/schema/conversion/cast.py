@@ -30,6 +30,7 @@ import pyarrow as pa
 
 from nyala.errors import OUT_OF_RANGE, SchemaError
 from nyala.schema.conversion.array_cast import (
+    PANDAS_ADVICE,
     Cast,
     Failure,
     cast_array,
@@ -126,7 +127,8 @@ def _cast_kind(kind: _Kind, values: Sequence[Any], wanted: ColumnType, max_cell_
         array, more = cast_array(natural, wanted, max_cell_bytes)
     except SchemaError as error:
         first = next(value for value in values if value is not None)
-        raise SchemaError(f"{error} (the first value is {_shown(first)})") from None
+        text = str(error).replace(PANDAS_ADVICE, "")
+        raise SchemaError(f"{text} (the first value is {_shown(first)})") from None
     return array, failures + more
 
 

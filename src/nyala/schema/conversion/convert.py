@@ -57,7 +57,7 @@ from nyala.schema.conversion.array_cast import (
 from nyala.schema.conversion.canonical_data import CanonicalData, take_canonical
 from nyala.schema.conversion.cast import cast_datetime64, cast_list
 from nyala.schema.conversion.long_column import TEXT_IDS, Column, LongColumn, long_column, slice_bounds
-from nyala.schema.conversion.python_rows import key_columns_of, with_names
+from nyala.schema.conversion.python_rows import is_condition, is_value, key_columns_of, key_text, with_names
 from nyala.schema.conversion.row_errors import RowErrors
 from nyala.schema.limits import DEFAULT_LIMITS, Limits
 from nyala.schema.schema import NO_DEFAULT, ColumnSchema, Schema, name_hint
@@ -160,6 +160,7 @@ def convert(
                is copied once.
     """
     key_only = columns == "key" or operation == "delete"
+    _refuse_condition(data, schema, operation)
     canonical = take_canonical(data, schema, limits.max_cell_bytes) if copy else None
     if canonical is not None and (not key_only or {*canonical.names} <= {*schema.key_names, sequence}):
         return Converted(
@@ -210,6 +211,17 @@ def convert(
         too_long.pop(row, None)
     long = LongKeys(np.array(list(too_long), np.int64), list(too_long.values())) if too_long else None
     return Converted(converted, given.row_count, errors, borrowed=borrowed, too_long=long, given=partly)
+
+
+def _refuse_condition(data: Any, schema: Schema, operation: str) -> None:
+    """Raise InvalidArgumentError for a condition in place of the rows of an update or the keys of a delete."""
+    if operation == "update" and is_condition(data):
+        raise InvalidArgumentError(
+            f"update takes rows, not the text {data!r}; for a condition write "
+            f"update(set={{'column': value}}, where={data!r})"
+        )
+    if operation == "delete" and is_condition(data, " =<>") and not schema.columns[0].type.is_variable:
+        raise InvalidArgumentError(key_text(data, schema.key_names, operation))
 
 
 def _long_key_messages(whole: Column, column: ColumnSchema) -> dict[int, str]:
@@ -458,9 +470,13 @@ def read_input(data: Any) -> InputColumns:
                 "pass one row per record, for instance a pyarrow.Table"
             ) from error
     if isinstance(data, str | os.PathLike):
-        raise InvalidArgumentError(_path_text(os.fsdecode(data)))
+        what = "text" if isinstance(data, str) else f"a {type(data).__qualname__}"
+        raise InvalidArgumentError(_path_text(os.fsdecode(data), what))
     if type(data).__name__ == "LazyFrame":
         raise InvalidArgumentError(f"{_class_name(data)} is a query plan without rows; call collect() first")
+    read = next((name for name in ("to_table", "read") if hasattr(data, name)), None)
+    if read is not None and type(data).__module__.startswith(("pyarrow.parquet", "pyarrow._dataset")):
+        raise InvalidArgumentError(f"{_class_name(data)} is a source of rows, not rows; call {read}() first")
     if isinstance(data, Iterator):
         raise InvalidArgumentError(
             f"{_class_name(data)} is an iterator, which is not supported as data; pass list(rows), or a "
@@ -472,19 +488,22 @@ def read_input(data: Any) -> InputColumns:
     )
 
 
-def _path_text(path: str) -> str:
-    """Return the message for a path that was given in place of data. It shows how to read the file."""
+def _path_text(path: str, what: str) -> str:
+    """Return the message for a path that was given in place of data. It shows how to read the file.
+
+    what: "text", or the type of the path.
+    """
     suffix = os.path.splitext(path)[1].lower()
     if suffix in (".json", ".jsonl", ".ndjson"):
         return (
-            f"{path[:200]!r} is text, not rows; for a JSON file pass pyarrow.json.read_json({path[:200]!r}) (one row "
+            f"{path[:200]!r} is {what}, not rows; for a JSON file pass pyarrow.json.read_json({path[:200]!r}) (one row "
             "per line), or use pandas.read_json"
         )
     read = {".csv": "pyarrow.csv.read_csv", ".feather": "pyarrow.feather.read_table"}.get(
         suffix, "pyarrow.parquet.read_table"
     )
     return (
-        f"{path[:200]!r} is text, not rows; for a file pass {read}({path[:200]!r}), or load it from the shell: "
+        f"{path[:200]!r} is {what}, not rows; for a file pass {read}({path[:200]!r}), or load it from the shell: "
         f"nyala table load STORE TABLE {path[:200]}"
     )
 
@@ -565,10 +584,15 @@ def _from_rows(rows: Sequence[Any]) -> InputColumns:
     `given` of the result says which rows have the column.
     """
     if not all(issubclass(cls, Mapping) for cls in set(map(type, rows))):
+        if isinstance(rows, tuple) and all(value is None or is_value(value) for value in rows):
+            raise InvalidArgumentError(
+                f"the data is one tuple, {shorten(repr(rows))}, and not a list of rows; wrap it in a list: "
+                f"[{shorten(repr(rows))}]"
+            )
         position = next(position for position, row in enumerate(rows) if not isinstance(row, Mapping))
         raise InvalidArgumentError(
-            f"item {position} of the data list is a {_class_name(rows[position])}; a list must contain one dict, tuple "
-            "or dataclass per row, for instance [{'id': 1}, {'id': 2}]"
+            f"item {position} of the data list has the type {_class_name(rows[position])}; a list must contain one "
+            "dict, tuple or dataclass per row, for instance [{'id': 1}, {'id': 2}]"
         )
     names = dict.fromkeys(itertools.chain.from_iterable(rows))
     _check_text(names)

@@ -21,7 +21,7 @@ import numpy as np
 
 from nyala.errors import InvalidArgumentError
 
-__all__ = ["key_columns_of", "named_key", "with_names"]
+__all__ = ["is_condition", "is_value", "key_columns_of", "key_text", "named_key", "with_names"]
 
 _VALUES: Final = (str, bytes, bool, int, float, decimal.Decimal, dt.date, dt.time, np.generic, type(None))
 """The types of single values. (A datetime is a date.)"""
@@ -42,21 +42,31 @@ def with_names(data: Any, names: Sequence[str], operation: str) -> Any:
     return data
 
 
+def is_value(key: Any) -> bool:
+    """Whether this is a single value, such as the value of a one-column key. None is not."""
+    return isinstance(key, _VALUES) and key is not None
+
+
+def is_condition(data: Any, signs: str = "=<>") -> bool:
+    """Whether this is text that is probably a condition, such as "id = 1". signs: characters of conditions."""
+    return isinstance(data, str) and any(sign in data for sign in signs)
+
+
 def key_columns_of(keys: Any, names: Sequence[str], operation: str) -> Any:
     """Convert one key or a list of keys to a dict with a list of values per key column.
 
     Data in other forms, such as a DataFrame, is returned unchanged.
     Raises: InvalidArgumentError for a key with too few or too many values.
     """
-    if isinstance(keys, _VALUES) and keys is not None:
+    if is_value(keys):
         return {name: [value] for name, value in named_key(keys, names, operation).items()}
     if isinstance(keys, tuple) and keys and all(isinstance(value, _VALUES) for value in keys):
         return {name: [value] for name, value in named_key(keys, names, operation).items()}
     if isinstance(keys, Mapping) and keys and all(isinstance(value, _VALUES) for value in keys.values()):
         return {name: [value] for name, value in keys.items()}
-    if isinstance(keys, list) and keys and isinstance(keys[0], _VALUES) and keys[0] is not None:
+    if isinstance(keys, list) and keys and is_value(keys[0]):
         if len(names) > 1:
-            raise InvalidArgumentError(_key_text(keys[0], names, operation))
+            raise InvalidArgumentError(key_text(keys[0], names, operation))
         if not all(issubclass(kind, _VALUES) for kind in set(map(type, keys))):
             raise InvalidArgumentError(
                 f"{operation}: the list of keys mixes single values with tuples or dicts; use one form for all keys"
@@ -77,15 +87,19 @@ def named_key(key: Any, names: Sequence[str], operation: str) -> Mapping[str, An
         return dict(zip(key._fields, key, strict=True))
     values = key if isinstance(key, tuple) else (key,)
     if len(values) != len(names) or not all(isinstance(value, _VALUES) for value in values):
-        raise InvalidArgumentError(_key_text(key, names, operation))
+        raise InvalidArgumentError(key_text(key, names, operation))
     return dict(zip(names, values, strict=True))
 
 
-def _key_text(key: Any, names: Sequence[str], operation: str) -> str:
+def key_text(key: Any, names: Sequence[str], operation: str) -> str:
+    """Return the message for what is not a key of the columns `names`."""
     shown = ", ".join(f"{name!r}: …" for name in names)
     other = f"the value of {names[0]!r}" if len(names) == 1 else f"a tuple ({', '.join(names)})"
-    condition = isinstance(key, str) and any(sign in key for sign in " =<>")
-    hint = f"; for a condition write {operation}(where={key!r})" if condition else ""
+    hint = ""
+    if is_condition(key, " =<>"):
+        hint = f"; for a condition write {operation if operation == 'delete' else 'scan'}(where={key!r})"
+    elif isinstance(key, list):
+        hint = "; get_many takes a list of keys"
     return f"{operation} expects a key as {other} or a dict {{{shown}}}, got {key!r}{hint}"
 
 
@@ -114,7 +128,7 @@ def _from_dataclasses(rows: Sequence[Any]) -> dict[str, list[Any]]:
     if set(map(type, rows)) != {kind}:
         position = next(position for position, row in enumerate(rows) if type(row) is not kind)
         raise InvalidArgumentError(
-            f"item 0 of the list is a {kind.__qualname__}, but item {position} is a "
+            f"item 0 of the list has the type {kind.__qualname__}, but item {position} has the type "
             f"{type(rows[position]).__qualname__}; use one dataclass for all rows"
         )
     names = [each.name for each in dataclasses.fields(kind)]

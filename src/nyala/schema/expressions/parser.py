@@ -506,7 +506,7 @@ class _Parser:
             meant = (
                 f"did you mean {near}?"
                 if near
-                else "see docs/how-to/expressions.md; db.sql has more functions"
+                else "see 'Conditions and expressions' in the documentation; db.sql has more functions"
             )
             stream.fail(f"a function ({meant})", token)
         stream.advance()

@@ -180,7 +180,7 @@ def _failing(array: pa.Array, fits: npt.NDArray[np.bool_], column: ColumnSchema)
     wanted = range_text(column.type)
     limit = 0.0 if column.type.value_max is None else column.type.value_max / 10.0 ** (column.type.scale or 0)
     messages = [
-        f"{value!r} is not exactly a {wanted}"
+        f"{value!r} does not fit {wanted} exactly"
         + ("; write round(…) to round it" if abs(value) <= limit else "")
         for value in number_values(array)[rows].tolist()
     ]

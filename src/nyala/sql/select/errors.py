@@ -30,6 +30,8 @@ _CSV_FORM: Final = re.compile(r'Error when sniffing file "(.+?)"\.\n')
 _PLACE: Final = re.compile(r"\n\n(?P<label>LINE \d+: )(?P<line>.*)\n(?P<marks> *\^+)")
 _ADVICE: Final = (
     ('use upsert(), or pass on_conflict="ignore"', "use UPSERT, or INSERT OR IGNORE"),
+    (", or create the table with primary_key=", ", or create the table with a PRIMARY KEY"),
+    (", or create the table with unique=True", ", or create the table with a PRIMARY KEY"),
     ("use upsert(), where the later row wins", "use UPSERT, where the later row wins"),
 )
 _BEFORE_MARK_CHARS: Final = 60

@@ -8,6 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from nyala.errors import counted
 from nyala.mvcc.timestamp import to_datetime
 
 
@@ -47,8 +48,9 @@ class WriteResult:
 
     def __repr__(self) -> str:
         return (
-            f"WriteResult(timestamp={self.timestamp}, inserted={self.inserted}, updated={self.updated}, "
-            f"deleted={self.deleted}, ignored={self.ignored}, errors={len(self.errors)} rows)"
+            f"WriteResult(timestamp={self.timestamp}, time={self.time.isoformat()}, inserted={self.inserted}, "
+            f"updated={self.updated}, deleted={self.deleted}, ignored={self.ignored}, "
+            f"errors={counted(len(self.errors), 'row')})"
         )
 
 

@@ -45,6 +45,7 @@ from nyala.schema.alteration import stored_schema
 from nyala.schema.conversion.row_errors import RowErrors
 from nyala.schema.limits import DEFAULT_LIMITS, Limits
 from nyala.schema.schema import Schema
+from nyala.suggestion import nearest
 from nyala.tablet.state.auto_ids import AutoIds
 
 AnyRowSet = MemRowSet | DiskRowSet
@@ -413,5 +414,8 @@ def no_such_table(name: str, known: Mapping[str, object]) -> str:
     """Return the message for a table that does not exist."""
     if not known:
         return f"no table {name!r}: the store has no tables yet; create one with create_table()"
+    near = nearest(str(name), known)
+    if near is not None:
+        return f"no table {name!r} in this store; did you mean {near!r}?"
     names = ", ".join(sorted(known)[:10]) + (", …" if len(known) > 10 else "")
     return f"no table {name!r} in this store; its tables are: {names}"

@@ -230,6 +230,11 @@ def check_auto_column(schema: Schema, operation: str, is_given: bool) -> None:
         raise InvalidArgumentError(
             f"upsert needs the whole key, including {AUTO_INCREMENT!r}: use insert for new rows, and scan for the "
             "keys of rows to change"
+            + (
+                ", or create the table with primary_key="
+                if schema.key_count == 1
+                else ", or create the table with unique=True"
+            )
         )
 
 

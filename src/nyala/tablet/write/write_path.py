@@ -45,6 +45,8 @@ from nyala.delta.mem_store import DeltaMemStore
 from nyala.delta.run import LIVENESS
 from nyala.env.interrupts import Uninterrupted, checkpoint
 from nyala.errors import (
+    MISSING_COLUMN,
+    NULL,
     ConflictError,
     Error,
     FencedError,
@@ -765,10 +767,16 @@ def failure(resolved: ResolvedBatch, requests: Sequence[Request]) -> Exception:
     ]
     errors = pa.concat_tables(tables)
     first = {name: python_value_at(errors.column(name), 0) for name in errors.column_names}
-    key = ", ".join(f"{name}={_shown(first[name])}" for name in errors.column_names[4:])
+    # A value that could not be converted is NULL there.
+    shown = [
+        f"{name}={_shown(first[name])}"
+        for name in errors.column_names[4:]
+        if first[name] is not None or first["code"] in (NULL, MISSING_COLUMN)
+    ]
+    key = f" ({', '.join(shown)})" if shown else ""
     total = sum(operation.row_count for operation in operations)
     message = (
-        f"{len(errors)} of {total} rows failed and nothing was written: row {first['row']} ({key}): {first['message']}"
+        f"{len(errors)} of {total} rows failed and nothing was written: row {first['row']}{key}: {first['message']}"
         " (all failing rows are in .errors)"
     )
     return write_error(set(errors.column("code").unique().to_pylist()), message, errors)
