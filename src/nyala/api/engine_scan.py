@@ -184,5 +184,5 @@ class EngineScan:
         return made
 
     def explanation_of_last_run(self) -> Explanation:
-        """See `Scan.explanation_of_last_run`."""
+        """Return what the last read of the scan read and skipped."""
         return self.scan.explanation_of_last_run()

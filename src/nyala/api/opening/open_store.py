@@ -18,8 +18,8 @@ finds that the open store has no users, and closes it first.
 
 O1  If Python freed every `Database` of a store without `close()`, the next call of `connect` closes the
     store. The garbage collector never does.
-O2  A Database is not lost as long as one of its scans, feeds, tables or snapshots exists, because these
-    refer to its handle.
+O2  Python does not free a Database as long as one of its scans, feeds, tables or snapshots exists, because
+    these refer to its handle.
 O3  A forked child does not use the stores that its parent has open.
 O4  A closed handle refuses every call, even if another handle of the store is open.
 """
@@ -119,7 +119,7 @@ class OpenScans(Alive["PinnedRows"]):
 
 
 class Handle:
-    """One Database's use of an open store. Keeps the scans and feeds of the Database."""
+    """Connects one `Database` to its open store, and keeps the scans and feeds of this `Database`."""
 
     def __init__(self, opened: OpenStore) -> None:
         self.opened = opened
@@ -135,7 +135,7 @@ class Handle:
         return self._closed or self.opened.store.closed
 
     def check_open(self) -> None:
-        """Check that this handle and its store are open, and were opened by this process (O3, O4).
+        """Check that this handle and its store are open, and were opened by this process and not by its parent.
 
         Raises: StorageError.
         """
@@ -305,7 +305,7 @@ class OpenStore:
         return made
 
     def handle(self) -> Handle:
-        """Return a new handle, through which one `Database` uses this store. Its `close` releases the store."""
+        """Return a new handle, through which one `Database` uses this store. Closing the last one closes the store."""
         made = Handle(self)
         self.handles.add(made)
         return made
@@ -425,8 +425,9 @@ os.register_at_fork(after_in_child=_forget_in_child)
 
 
 def open_for_writing(env: Env, folder: str, options: StoreOptions, *, share: bool) -> Handle:
-    """Return a handle of the store in `folder`, and open the store unless this process has it open.
+    """Return a handle, through which a `Database` uses the store in `folder`.
 
+    Opens the store, unless this process has it open.
     If Python freed every `Database` of the open store without `close()`, the store is closed first,
     with a ResourceWarning. If the open store can no longer write, because a write failed or its
     folder was moved, it is closed and opened again.
