@@ -211,10 +211,8 @@ class LogFollower:
     def accept(self, data: bytes) -> list[LogEntry]:
         """Decode `data`, the object in the slot `position`, and go to the next slot.
 
-        Returns: the records of the object.
-
-        A seal has no records: it ends one writer's part of the log. The next slot is then the first
-        one of the next writer.
+        Returns: the records of the object. A seal has no records: it ends one writer's part of the
+                 log. Then the next slot is the first one of the next writer.
         """
         slot = self.position
         path = self._path(slot.key)

@@ -316,7 +316,7 @@ class ObjectLog:
         return None
 
     def _take(self) -> _Group:
-        """Encode the records that wait as the next object of the log. Only `_taker` may call this."""
+        """Encode the waiting records as the next object of the log. Only `_taker` may call this."""
         left_s = self._taken_s + self._group_interval_s - self._env.clock.monotonic_s()
         if left_s > 0:
             self._env.clock.wait(self._full, left_s)
