@@ -222,7 +222,7 @@ def _check_bound_folder(env: Env, path: str, progress: Progress) -> CheckReport:
 
 
 def check_alone(env: Env, path: str, progress: Progress = no_progress) -> CheckReport:
-    """Check the whole store, including orphan files. Requires the writer's lock."""
+    """Check the whole store, and look for orphan files. The caller must hold the writer's lock."""
     check = _Check(env, path, progress)
     found = check.catalogue()
     if found is not None:
@@ -672,7 +672,7 @@ def _unnamed(env: Env, path: str, state: CatalogState) -> tuple[list[str], list[
     """Return two lists of paths that the catalogue does not name: written by a writer, and others.
 
     The first list includes old segments of the log, and staging folders of finished jobs.
-    Requires the writer's lock.
+    The caller must hold the writer's lock.
     """
     orphans, strays = unreferenced_files(env, path, state)
     for name in env.files.list_dir(layout.wal_path(path)):

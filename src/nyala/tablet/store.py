@@ -429,7 +429,7 @@ class Store:
         """Check that the store can take writes.
 
         Raises: StorageError if the store is closed, this process is a forked child, an earlier
-                write failed (W3), or the store's folder was moved or replaced.
+                write failed, or the store's folder was moved or replaced.
         """
         self.check_open()
         if isinstance(self._failure, FencedError):
@@ -460,7 +460,7 @@ class Store:
 
     @contextlib.contextmanager
     def _poisoned_by_errors(self) -> Iterator[None]:
-        """Context manager for syncs: after an error, the store refuses writes (W3).
+        """Context manager for syncs: after an error, the store refuses writes.
 
         Ctrl-C does not count as an error: the log still works, and its next sync covers the same
         records.
@@ -497,7 +497,10 @@ class Store:
         return root, max(published, root.floor)
 
     def install(self, root: Root) -> None:
-        """Make `root` the present root. Only this method does so. Requires the commit lock."""
+        """Make `root` the store's present state (its root). Only this method does so.
+
+        The caller must hold the commit lock.
+        """
         assert self.commit_lock.held(), "R7: roots are swapped under the commit lock"
         self._root = root
         self._roots.add(root)
@@ -505,15 +508,15 @@ class Store:
     def transact(
         self, change: CatalogChange, root_at: Callable[[int], Root], *, forget_log: bool = False
     ) -> None:
-        """Commit a change of the catalogue, and install its root. Requires the commit lock.
+        """Commit a change of the catalogue, and install the new root (the store's state in memory).
 
         The change is one record of the log, after all batches that it depends on. The call returns
-        when the record is synced.
+        when the record is synced. The caller must hold the commit lock.
 
         root_at:    returns the new root for the new version.
         forget_log: also make log segments garbage that the new root does not need.
         Raises: StorageError if the log cannot be written. Then nothing changed, unless its outcome
-                is "unknown". After any other exception the store refuses writes (W3): the change
+                is "unknown". After any other exception the store refuses writes: the change
                 may be durable, so the files that it names must not be removed.
         """
         assert self.commit_lock.held(), "R7: roots are swapped under the commit lock"
@@ -617,9 +620,9 @@ class Store:
     def note_applied(
         self, timestamp: int, nbytes: int, key: CommittedKey | None, message: str | None = None
     ) -> None:
-        """Record that a logged batch is now in memory. Requires the commit lock.
+        """Record that a logged batch is now in memory. The caller must hold the commit lock.
 
-        nbytes:       the memory that the batch takes.
+        nbytes:       the number of bytes of memory that the batch takes.
         key, message: the batch's idempotency key and commit message, if any.
         """
         self.marks.advance_applied(timestamp)
@@ -645,7 +648,7 @@ class Store:
     def note_committed(self, timestamp: int) -> None:
         """Publish a batch whose rows were committed as files, and not through the log.
 
-        The root has these files already. Requires the commit lock.
+        The present root has these files already. The caller must hold the commit lock.
         """
         self.marks.advance_applied(timestamp)
         self.marks.advance_published(timestamp)
@@ -974,9 +977,12 @@ class Store:
     def dropping(
         self, tables: Collection[TableState], timestamp: int, *, purge: bool
     ) -> tuple[CatalogChange, Root]:
-        """Return a change that drops these tables, and the root after it. Requires the commit lock.
+        """Return a change of the catalogue that drops these tables, and the root after it.
 
-        Tables without history are purged at once.
+        Tables without history are purged at once. The caller must hold the commit lock.
+
+        purge: True: purge all of these tables at once; False: keep the others until their history
+               ends.
         """
         gone = {table.id for table in tables if purge or _has_no_history(table.entry)}
         change, after = purging_tables(self.state, gone, timestamp), self._root

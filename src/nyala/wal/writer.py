@@ -385,7 +385,10 @@ class LogWriter:
             )
 
     def _wait_for_leader(self) -> None:
-        """Wait until no thread writes. Requires the lock. Raises: StorageError after a failure."""
+        """Wait until no thread writes. The caller must hold `_guard`.
+
+        Raises: StorageError if a write or sync failed.
+        """
         while self._leading is not None and self.failure is None:
             self._condition.wait()
         self._check_outcome()
@@ -423,7 +426,7 @@ class LogWriter:
     def _take_pending(self) -> list[_Entry]:
         """Make this thread the leader, which writes, and take the pending records.
 
-        Requires the lock.
+        The caller must hold `_guard`.
         """
         assert self._leading is None
         self._leading = threading.get_ident()

@@ -64,7 +64,7 @@ from nyala.tablet.state.root import TableState
 def change_batches(table: TableState, spec: ChangeSpec) -> Iterator[pa.RecordBatch]:
     """Yield the changes as batches of `spec.arrow_schema`.
 
-    Net changes come in no particular order; all versions by timestamp, then key (N2).
+    Net changes come in no particular order; all versions by timestamp, then key.
     """
     if spec.since >= spec.until:
         return iter(())
