@@ -113,7 +113,7 @@ class OperationalError(DatabaseError):
 
 
 class IntegrityError(DatabaseError):
-    """A duplicate key, a missing key, NULL in a required column, or a row outside of all partitions."""
+    """A duplicate key, NULL in a required column, or a row outside of all partitions."""
 
 
 class InternalError(DatabaseError):
