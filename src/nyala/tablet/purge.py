@@ -142,7 +142,7 @@ def _rows_of(table: TableState, keys: EncodedKeys) -> pa.Table:
 
 
 def remaining(store: Store, table_id: int) -> Remaining:
-    """Delete files that nobody needs. Return which files of this table and the log are still used."""
+    """Delete files that nobody needs. Return which files of this table and the log are in use."""
     store.collect_garbage()
     state, root = store.state, store.root
     others = {layout.tablet_directory(tablet.id) for table, tablet in root.tablets() if table.id != table_id}
