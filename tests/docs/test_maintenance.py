@@ -104,8 +104,10 @@ def test_limits_and_times_on_the_page_are_those_of_the_code() -> None:
     )
     assert compactor.DELAY_MAX_S == 3600
     assert f"tries again after {compactor.DELAY_S:.0f} seconds" in text
-    small = f"less than {compactor.INLINE_BYTES // MB} MB and {compactor.INLINE_ROWS:,} rows"
-    assert f"{small} runs in the background thread" in text
+    small = (
+        f"reads less than {compactor.INLINE_BYTES // MB} MB, and fewer than {compactor.INLINE_ROWS:,} rows"
+    )
+    assert f"{small}, runs in the background thread" in text
     assert compaction.SPARE_SHARE == 4 and "and another quarter of that" in text
     assert (
         f"{PIECE_BYTES * PIECES_MIN >> 20} MiB" in text

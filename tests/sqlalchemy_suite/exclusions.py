@@ -43,7 +43,7 @@ FEATURES: Final[dict[str, str]] = {
     "There are no column types for lists, intervals and UUIDs": "array_type datetime_interval uuid_data_type",
     "DuckDB adds no interval to a DATE in the RANGE of a window": "window_range_non_numeric",
     "DuckDB has no FETCH with PERCENT and WITH TIES": "fetch_percent fetch_ties",
-    "lastrowid is None: the dialect knows the keys before it inserts": """
+    "lastrowid is None: the dialect gets new keys before the INSERT, or by RETURNING": """
         supports_lastrowid dbapi_lastrowid implements_get_lastrowid emulated_lastrowid
         emulated_lastrowid_even_with_sequences""",
     "All cursors read rows in batches: there is no other kind": "server_side_cursors",
@@ -59,7 +59,7 @@ TESTS: Final[dict[str, str]] = {
         "Defaults of columns are constants, and are reflected as such"
     ),
     "InsertBehaviorTest.test_autoclose_on_insert_implicit_returning": (
-        "Keys that count up need no RETURNING, so there is no cursor with a row"
+        "The test expects that an INSERT gets its integer key by RETURNING. The dialect chooses the key before the INSERT"
     ),
     "InsertBehaviorTest.test_insert_from_select_autoinc": "INSERT … SELECT must give the key",
     "IsolationLevelTest.test_dialect_user_setting_is_restored": (
