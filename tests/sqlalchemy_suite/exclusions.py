@@ -59,7 +59,7 @@ TESTS: Final[dict[str, str]] = {
         "Defaults of columns are constants, and are reflected as such"
     ),
     "InsertBehaviorTest.test_autoclose_on_insert_implicit_returning": (
-        "The test expects that an INSERT gets its integer key by RETURNING. The dialect chooses the key before the INSERT"
+        "The test expects that an INSERT returns its integer key. The dialect chooses the key before the INSERT"
     ),
     "InsertBehaviorTest.test_insert_from_select_autoinc": "INSERT … SELECT must give the key",
     "IsolationLevelTest.test_dialect_user_setting_is_restored": (
