@@ -119,7 +119,7 @@ CASES: list[tuple[str, Callable[[Any], Any], type[Exception], list[str], str]] =
     ("a text in double quotes", lambda t: t.scan(where='text = "one"'), nyala.ColumnNotFoundError, [], "for a text write 'one'"),
     ("one in a list", lambda t: t.scan(where='text IN ("one")'), nyala.InvalidArgumentError, [], "text takes single quotes"),
     ("one in an expression", lambda t: t.update(set={"text": nyala.expr('"it\'s"')}, where="n = 1"), nyala.ColumnNotFoundError, [], "write 'it''s'"),
-    ("an overflow in a condition", lambda t: t.count(where=nyala.col("n") * 2**62 * 4 == 4), nyala.InvalidArgumentError, [], "exceeds int64 in a row"),
+    ("an overflow in a condition", lambda t: t.count(where=nyala.col("n") * 2**62 * 4 == 4), nyala.InvalidArgumentError, [], "exceeds int64 in at least one row"),
     ("a column that is not there", lambda t: t.scan(columns=["txt"]), nyala.ColumnNotFoundError, [], "'text'"),
     ("columns as text", lambda t: t.scan(columns="a,text"), nyala.InvalidArgumentError, [], "write columns=['a', 'text']"),
     ("a negative limit", lambda t: t.scan(limit=-1), nyala.InvalidArgumentError, [], "-1"),

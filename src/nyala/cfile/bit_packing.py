@@ -31,12 +31,12 @@ _WIDTHS: Final = (64, 32, 16, 8, 4, 2, 1)
 
 
 def _planes(bits: int) -> list[int]:
-    """Return the widths of the planes for numbers of `bits` bits, the widest first."""
+    """Return how many bits of each number each plane holds, the most first. The sum is `bits`."""
     return [width for width in _WIDTHS if bits & width]
 
 
 def _plane_size(plane: int, count: int) -> int:
-    """Return the size in bytes of a plane that holds `plane` bits of `count` numbers."""
+    """Return the number of bytes that `plane` bits of each of `count` numbers take."""
     return -(-count * plane // 8)
 
 

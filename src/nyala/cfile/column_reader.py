@@ -122,7 +122,7 @@ class ColumnReader:
 
     @property
     def size_bytes(self) -> int:
-        """The bytes that the column takes in the file: footer, blocks and dictionary."""
+        """The number of bytes that the column takes in the file: footer, blocks and dictionary."""
         return self.place.length + sum(length for _, length in self.extents())
 
     @property
@@ -131,7 +131,7 @@ class ColumnReader:
         return self.footer.row_bytes
 
     def text_bytes(self, lower: int, upper: int) -> int:
-        """Return the approximate bytes of the decoded text in the ordinals [lower, upper)."""
+        """Return the approximate number of bytes of decoded text in the ordinals [lower, upper)."""
         first, last = self.footer.text_before(np.array([lower, upper])).tolist()
         return int(np.ceil(last - first))
 
@@ -184,7 +184,7 @@ class ColumnReader:
         return [self.zone(block) for block in range(self.block_count)]
 
     def column_zone(self) -> Zone:
-        """Return the zone of the whole column."""
+        """Return the least and greatest value, row count and NULL count of the whole column."""
         if self._column_zone is None:
             self._column_zone = self._zone_map().column_zone()
         return self._column_zone

@@ -86,8 +86,8 @@ def decompress(code: int, data: pa.Buffer, size: int) -> pa.Buffer:
         raise ValueError(f"expected a known compression, found number {code}")
     if size > data.size * _EXPANSION_MAX[code] + 64:
         raise ValueError(
-            f"expected at most {_EXPANSION_MAX[code]} times as many bytes as the {data.size} compressed ones, "
-            f"found {size}"
+            f"expected at most {data.size * _EXPANSION_MAX[code] + 64} uncompressed bytes for {data.size} "
+            f"compressed bytes, found {size}"
         )
     try:
         unpacked = _codec(code).decompress(data, decompressed_size=size, memory_pool=pool())

@@ -18,12 +18,12 @@ class TrailingBytesError(CorruptionError):
 
 
 def unreadable_bloom(error: CorruptionError) -> SummaryError:
-    """Return the error for a damaged bloom filter, which can be built again from the keys."""
+    """Return the error for a damaged bloom filter. The filter can be built again from the keys."""
     return SummaryError(f"the bloom filter cannot be read: {error.reason}", error.path, error.offset)
 
 
 def unreadable_keys(error: CorruptionError) -> KeysError:
-    """Return the error for damaged encoded keys, which can be computed from the key columns."""
+    """Return the error for damaged encoded keys. They can be computed again from the key columns."""
     return KeysError(f"the encoded keys cannot be read: {error.reason}", error.path, error.offset)
 
 

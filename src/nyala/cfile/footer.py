@@ -7,8 +7,8 @@
                                               of text and                           before it
                                               binary
 
-A text size is the bytes of text that a block has when it is decoded. A scan uses the text sizes to
-choose its splits before it reads a block (`bytes_before`).
+A text size is the number of bytes that the text or binary values of one block take when they are
+decoded. A scan uses the text sizes to choose its splits before it reads a block (`bytes_before`).
 
 Block i holds the ordinals [i · R, (i + 1) · R). R, the rows per block, is a power of two. So a
 shift of an ordinal gives the number of its block. Offsets and lengths are two vectors instead of
@@ -85,7 +85,7 @@ class ColumnFooter(LazyValues):
 
     @lazy_value
     def _text_ends(self) -> npt.NDArray[np.int64]:
-        """For each block, the bytes of text in all blocks before it; at the end the total."""
+        """The number of text bytes before each block. The last item is the number in all blocks."""
         assert self.text_sizes is not None
         return np.append(0, np.cumsum(self.text_sizes, dtype=np.int64))
 
@@ -109,15 +109,15 @@ class ColumnFooter(LazyValues):
         return _OFFSET_BYTES + self.text_bytes / max(1, self.row_count)
 
     def text_before(self, ordinals: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
-        """Return, for each ordinal, the approximate bytes of text in all values before it.
+        """Return, for each ordinal, the approximate number of text bytes before this ordinal.
 
-        This is exact if the values of each block are equally long.
+        The number is exact if the values of each block are equally long.
         """
         before: npt.NDArray[np.float64] = np.interp(ordinals, self._block_borders, self._text_ends)
         return before
 
     def bytes_before(self, ordinals: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
-        """Return, for each ordinal, the approximate bytes of all decoded values before it."""
+        """Return, for each ordinal, the approximate number of decoded bytes before this ordinal."""
         if self.text_sizes is None:
             return np.multiply(ordinals, self.row_bytes, dtype=np.float64)
         return self.text_before(ordinals) + _OFFSET_BYTES * ordinals
@@ -381,7 +381,9 @@ def _physical_by_code(code: int, precision: int, scale: int, length: int) -> Phy
     if code in _DECIMALS:
         form = physical(ColumnType("decimal", precision=precision, scale=scale))
         if form.code != code:
-            raise SchemaError(f"decimal({precision},{scale}) has type number {form.code}")
+            raise SchemaError(
+                f"expected type number {form.code} for decimal({precision},{scale}), found {code}"
+            )
         return form
     if code == format.TYPE_VARCHAR:
         return physical(ColumnType("varchar", length=length))

@@ -75,7 +75,7 @@ class Physical:
 
     @property
     def width_bytes(self) -> int:
-        """The bytes of one stored value; 0 for bool, text and binary."""
+        """The number of bytes of one stored value; 0 for bool, text and binary."""
         return 0 if self.dtype is None else self.dtype.itemsize
 
     @property
@@ -90,7 +90,7 @@ class Physical:
 
     @property
     def arrow_width_bytes(self) -> int:
-        """The bytes of one value in Arrow's memory, for types of fixed width."""
+        """The number of bytes of one value in Arrow's memory, for types of fixed width."""
         return 16 if self.is_narrowed or self.is_wide else self.width_bytes
 
     @property
@@ -180,7 +180,7 @@ def narrowest(form: Physical) -> Physical:
 
 @functools.cache
 def physical(type: ColumnType) -> Physical:
-    """Return the stored form of a type."""
+    """Return how column files store the values of a type, and to which Arrow type they decode."""
     if type.name == "bool":
         return Physical(type, format.TYPE_BOOL, BITS, None)
     if type.name in _BYTES:

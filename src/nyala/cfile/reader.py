@@ -187,7 +187,9 @@ class CFileReader:
             or column.code != format.TYPE_BLOOM
         ):
             raise CorruptionError(
-                f"expected the blocks of a bloom filter between the file's head and its footer, found {count} blocks",
+                f"expected a bloom filter (type number {format.TYPE_BLOOM}) of 1 to "
+                f"{column.place.offset // format.BLOOM_BLOCK_BYTES} blocks, found type number {column.code} and "
+                f"{count} blocks",
                 self.path,
                 column.place.offset,
             )
@@ -345,12 +347,16 @@ class CFileReader:
         self.prefetch_all()
         self._check_head()
         directory, directory_offset = self._read_directory()
-        if self._given is not None and any(
-            directory.get(key) != place for key, place in self._all_places().items()
-        ):
-            raise CorruptionError(
-                "expected the columns and footer offsets that the catalogue has, found others", self.path
-            )
+        for key, place in self._all_places().items() if self._given is not None else ():
+            if (found := directory.get(key)) != place:
+                there = (
+                    "no such column" if found is None else f"{found.length} bytes at offset {found.offset}"
+                )
+                raise CorruptionError(
+                    f"expected the footer of column {key} in {place.length} bytes at offset {place.offset}, as the "
+                    f"catalogue says, found {there}",
+                    self.path,
+                )
         extents = []
         derived: SummaryError | None = None
         for place in directory.values():
@@ -458,9 +464,11 @@ class CFileReader:
         ):
             key = ColumnKey(role, group, column_id)
             if key in places or footer_offset < format.HEAD.size or footer_offset + footer_length > offset:
+                end = footer_offset + footer_length
+                there = "a second one" if key in places else f"one from offset {footer_offset} to {end}"
                 raise CorruptionError(
-                    f"expected one footer for column {key}, which ends before offset {offset}; found two, or one "
-                    "that ends later",
+                    f"expected one footer for column {key}, between offsets {format.HEAD.size} and {offset}; found "
+                    f"{there}",
                     self.path,
                     offset,
                 )

@@ -308,7 +308,7 @@ def _dictionary_block(encoded: _Encoded) -> list[Any]:
 
 
 class ColumnBytes(NamedTuple):
-    """The sizes in bytes that `append_column` would write for a column, without the footer."""
+    """How many bytes `append_column` would write for a column's blocks and dictionary."""
 
     blocks: int
     dictionary: int
@@ -316,9 +316,10 @@ class ColumnBytes(NamedTuple):
 
 
 def column_bytes(spec: ColumnWriteSpec, array: pa.Array, *, is_index: bool = False) -> ColumnBytes:
-    """Return the sizes that `append_column` would write for `array`, a sample of a large column.
+    """Return how many bytes `append_column` would write for `array`, by encoding its values.
 
-    Cost: it encodes the values.
+    array: a sample of a large column.
+    is_index: whether the column has the key index.
     """
     encoded = _encoded(spec, canonical_array(spec.type, array), is_index=is_index, is_sample=True)
     blocks = sum(map(_size_of, _blocks(encoded)))

@@ -84,9 +84,10 @@ class AppendFile(Protocol):
         ...
 
     def sync(self) -> None:
-        """Make everything appended so far durable (F1).
+        """Make all appended bytes durable, so that they survive a power cut.
 
-        Raises: StorageError, and then this object cannot be used any more (F3).
+        Raises: StorageError. Then the content of the file is unknown, and this object cannot be used
+        any more.
         """
         ...
 
@@ -164,21 +165,22 @@ class Files(Protocol):
         ...
 
     def bind(self, folder: str) -> Files:
-        """Return a `Files` that keeps using this folder, even if another one takes its path (F5).
+        """Return a `Files` that keeps using this folder, even if another one takes its path.
 
         The folder must exist. The caller must close the result.
         """
         ...
 
     def watch(self, path: str) -> None:
-        """From now on, check before each change that `path` is still the same file (F5).
+        """Before each later change of any file or folder, check that `path` is still the same file.
 
-        Has no effect if this object is not bound to a folder.
+        If it is not, the change raises StorageError. Has no effect if this object was not returned
+        by `bind`.
         """
         ...
 
     def check_bound(self) -> None:
-        """Raise StorageError if the bound folder was moved or replaced, as a change would (F5).
+        """Raise StorageError if the folder given to `bind` was moved or replaced.
 
         Has no effect if this object is not bound to a folder. Cost: two system calls.
         """
@@ -208,12 +210,12 @@ class Files(Protocol):
     def write_at(self, path: str, offset: int, data: Bytes) -> None:
         """Write `data` at `offset` of a file, and create the file if it is missing.
 
-        The data may be lost in a power cut until `sync_file` has returned (F4).
+        The data may be lost in a power cut until `sync_file` has returned.
         """
         ...
 
     def sync_file(self, path: str) -> None:
-        """Make the data of `write_at` durable. The name of a new file also needs `sync_dir` (F2)."""
+        """Make the data of `write_at` durable. The name of a new file also needs `sync_dir`."""
         ...
 
     def write_atomic(self, path: str, data: bytes) -> None:
@@ -283,7 +285,7 @@ class Files(Protocol):
         ...
 
     def sync_dir(self, path: str) -> None:
-        """Make all earlier `create`, `rename` and `unlink` calls in a folder durable (F2)."""
+        """Make all earlier `create`, `rename` and `unlink` calls in a folder durable."""
         ...
 
     def lock(self, path: str, *, create: bool = True) -> FileLock | None:
@@ -340,9 +342,10 @@ def storage_error(error: OSError, verb: str, path: str) -> StorageError:
 
 
 def write_atomic(files: Files, path: str, data: bytes) -> None:
-    """Do the same as `Files.write_atomic`, by other operations of `files`.
+    """Replace a file's content durably. After a crash, the file has the old or new content.
 
-    `PosixFiles` and its test versions call it, so that a test can let each operation fail.
+    This function implements `Files.write_atomic`. It calls only other methods of `files`, so that a
+    test can let each of them fail.
     """
     # Each thread has its own name, so that two writers of one path never share a temporary file.
     temporary = f"{path}.{os.getpid()}-{threading.get_ident():x}.tmp"

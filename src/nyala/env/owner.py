@@ -58,7 +58,10 @@ def process_mark(pid: int | None = None) -> str | None:
 
 
 def mark_of_ancestor(name: str) -> str | None:
-    """Return the mark of the nearest ancestor process with this name; None if no ancestor has it."""
+    """Return the mark (a text that identifies a process) of the nearest ancestor with this name.
+
+    Return None if no ancestor has the name.
+    """
     pid = os.getppid()
     for _ in range(_ANCESTORS_MAX):
         found = _stat(pid)

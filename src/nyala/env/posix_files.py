@@ -190,7 +190,7 @@ class _Descriptor:
 
 
 class _Folder:
-    """The open folder of a store. `check` raises an error if it was moved or replaced (F5)."""
+    """The open folder of a store. `check` raises an error if it was moved or replaced."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -326,7 +326,7 @@ class _IdleDescriptors:
             os.close(entry[0])
 
     def drop_all(self, at: _Folder) -> None:
-        """Close the descriptors of all files of a folder that was closed."""
+        """Close the descriptors that are kept for later reads of files in the store folder `at`."""
         # Iterate over a copy, because the garbage collector may drop a descriptor at any time.
         for token, (_, folder) in self._descriptors.copy().items():
             if folder is at:
@@ -480,7 +480,11 @@ class _PosixFileLock:
 
     def _descriptor(self) -> int:
         if self._fd < 0:
-            raise StorageError(f"the lock {self._path} was released", path=self._path, errno=errno.EBADF)
+            raise StorageError(
+                f"the lock {self._path} was released before: lock the file again to use it",
+                path=self._path,
+                errno=errno.EBADF,
+            )
         return self._fd
 
     def write(self, content: bytes) -> None:
@@ -544,7 +548,13 @@ class PosixFiles:
     _vanished: Callable[[str], Error] | None = None
 
     def __init__(self, folder: _Folder | None = None, vanished: Callable[[str], Error] | None = None) -> None:
-        """folder: the bound folder (F5), or None. vanished: see `Files.without_lease`."""
+        """Create the object.
+
+        folder: the open folder of a store, whose files are reached through its descriptor. None: all
+        files are reached by their paths.
+        vanished: makes the error for a file that does not exist when it is read. None: the usual
+        MissingFileError.
+        """
         self._folder = folder
         self._vanished = vanished
 
@@ -574,7 +584,10 @@ class PosixFiles:
         return _location(self._folder, path)
 
     def _locate_for_change(self, path: str) -> _Location:
-        """Return a path's location. Raises StorageError if the bound folder was moved (F5)."""
+        """Return the arguments of a system call that will change the file `path`.
+
+        Raises: StorageError if the store's folder was moved or replaced since it was opened.
+        """
         if self._folder is not None:
             self._folder.check()
         return _location(self._folder, path)

@@ -84,7 +84,7 @@ class Reserve:
     def grow(self, data_bytes: int) -> None:
         """Allocate pieces until the reserve fits the size of the store's data.
 
-        Never raises StorageError, because a store works without a reserve too (V2).
+        Never raises StorageError, because a store works without a reserve too.
         """
         with self._lock:
             try:
@@ -123,9 +123,9 @@ class Reserve:
             return True
 
     def is_open_to_writes(self, new_file: bool) -> bool:
-        """Return whether an ordinary write may run, because it leaves the reserve its space (V1).
+        """Return whether an ordinary write may run without taking the space of the reserve.
 
-        If pieces are missing, allocates them first.
+        If files of the reserve are missing, they are allocated first.
 
         new_file: whether the write creates a file.
         """
@@ -180,9 +180,11 @@ class Reserve:
         return True
 
     def take(self, action: Callable[[], _T]) -> _T:
-        """Call `action`. While it fails because the disk is full, delete one piece and repeat.
+        """Call `action`. While it fails because the disk is full, delete one file of the reserve and
+        call it again.
 
         action: a small operation that must work on a full disk, such as writing a lease.
+        Raises: the error of `action`, if it has another cause or the reserve has no file left.
         """
         while True:
             try:

@@ -275,7 +275,8 @@ def _nullable(schema: Schema, column: ColumnSchema, wanted: Any) -> bool:
     nullable = check_nullable(wanted)
     if nullable and schema.is_key(column.name):
         raise SchemaError(
-            f"column {column.name!r} is part of the primary key ({', '.join(schema.key_names)}), which is NOT NULL"
+            f"column {column.name!r} cannot become nullable, because it is part of the primary key "
+            f"({', '.join(schema.key_names)})"
         )
     if column.nullable and not nullable:
         raise SchemaError(

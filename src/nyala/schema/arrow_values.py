@@ -196,7 +196,7 @@ def is_narrow(type: ColumnType) -> bool:
 
 
 def has_fixed_values(type: ColumnType) -> bool:
-    """Whether `fixed_values` supports the type."""
+    """Whether the type has numbers, dates or timestamps of at most 64 bits (see `fixed_values`)."""
     return type.name in STORAGE or is_narrow(type)
 
 
@@ -253,5 +253,8 @@ def repeated(value: pa.Scalar, count: int) -> pa.Array:
     if value.is_valid and value.type in (pa.string(), pa.binary()):
         size = len(value.as_buffer()) * count
         if size > _TEXT_BYTES_MAX:
-            raise pa.ArrowInvalid(f"offset overflow while repeating a value: {size} bytes of text")
+            raise pa.ArrowInvalid(
+                f"{count} copies of one value take {size} bytes, more than the {_TEXT_BYTES_MAX} bytes of an Arrow "
+                "array; use a shorter value or fewer rows"
+            )
     return pa.repeat(value, count)

@@ -277,7 +277,7 @@ class ColumnSchema:
 
 @dataclass(frozen=True)
 class Schema(LazyValues):
-    """The columns of a table, key columns first (S1). Immutable.
+    """The columns of a table. The key columns come first, in key order. Immutable.
 
     A copy that was made by pickling, or by `to_json` and `from_json`, equals the original.
     """
@@ -426,10 +426,11 @@ class Schema(LazyValues):
         checked, because a damaged text may have a right checksum.
         """
         data = json.loads(text)
-        numbers = [data[name] for name in ("key_count", "version", "next_column_id", "layout_version")]
-        if any(type(number) is not int or not 0 <= number < 1 << 63 for number in numbers):
-            raise ValueError(f"invalid key count, version, next column id or layout version: {numbers}")
-        key_count, version, next_column_id, layout_version = numbers
+        names = ("key_count", "version", "next_column_id", "layout_version")
+        for name in names:
+            if type(data[name]) is not int or not 0 <= data[name] < 1 << 63:
+                raise ValueError(f"expected an integer from 0 to 2^63 - 1 as {name}, found {data[name]!r}")
+        key_count, version, next_column_id, layout_version = (data[name] for name in names)
         columns = tuple(
             _column_from_json(column, place < key_count) for place, column in enumerate(data["columns"])
         )
@@ -673,17 +674,14 @@ def _column_to_json(column: ColumnSchema) -> dict[str, Any]:
 
 def _column_from_json(data: Mapping[str, Any], in_key: bool) -> ColumnSchema:
     """Read the JSON of a column. Raises: ValueError for a column that `build_column` would not
-    build (S5).
+    build.
     """
     id, name, nullable, text = (data[what] for what in ("id", "name", "nullable", "type"))
-    if (
-        type(id) is not int
-        or type(nullable) is not bool
-        or not isinstance(text, str)
-        or not isinstance(name, str)
-        or type(data["immutable"]) is not bool
-    ):
-        raise ValueError(f"invalid column {name!r}: id {id!r}, type {text!r}, nullable {nullable!r}")
+    for what, kind in (("id", int), ("name", str), ("nullable", bool), ("type", str), ("immutable", bool)):
+        if type(data[what]) is not kind:
+            raise ValueError(
+                f"column {name!r}: expected a value of type {kind.__name__} as {what}, found {data[what]!r}"
+            )
     read_default, write_default = (
         _default_from_json(data[what]) for what in ("read_default", "write_default")
     )

@@ -194,7 +194,10 @@ class ColumnType:
 
     @property
     def value_max(self) -> int | None:
-        """The greatest value, as an int in canonical form; None for the same types as `value_min`."""
+        """The greatest value of an integer, date, timestamp or decimal type, as an int.
+
+        The int is in canonical form: for a date days since 1970, for example. None for other types.
+        """
         return self._bounds[1]
 
     def _find_bounds(self) -> tuple[int | None, int | None]:

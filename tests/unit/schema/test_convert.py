@@ -289,7 +289,7 @@ NOTHING_IN_COMMON: list[tuple[Any, str, str]] = [
         for value in ([1_700_000_000], pa.array([5], pa.int8()), np.array([5], np.uint64), pa.array([5]))
     ],
     (pa.array([], pa.float64()), "int8", "expected .*, got double"),
-    ([1, 2.5], "int8", r"expected .*, got double.*the first value is 2.5"),
+    ([1, 2.5], "int8", r"expected .*, got double.*the first such value is 2.5"),
     ([None, 1, "a"], "int8", "expected .*, got string.*'a'"),
     ([True, 1], "int8", "expected .*, got bool.*True"),
     ([NAN, "a"], "string", "expected .*, got double.*nan"),

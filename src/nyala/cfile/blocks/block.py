@@ -203,7 +203,8 @@ def read_header(block: pa.Buffer, path: str, offset: int) -> BlockHeader:
     header = BlockHeader.unpack(block)
     if header.block_length != block.size:
         raise CorruptionError(
-            f"expected a block of {block.size} bytes, found a header for {header.block_length}",
+            f"expected a header for a block of {block.size} bytes, found a header for a block of "
+            f"{header.block_length} bytes",
             path,
             offset,
         )

@@ -11,10 +11,12 @@ An entry is of one of three kinds:
                dictionaries, which all blocks of a column need. The least recently used value is
                evicted first
 
-So one scan of a large table evicts no other data, and a second scan finds its blocks. Cheap entries
-are evicted before costly ones, until the costly ones take more than seven eighths of the limit.
-Without this order, a scan of more data than fits into the cache would evict both kinds, and every
-scan would compute the costly values again.
+So the first scan of a large table evicts only blocks on probation. A second scan soon afterwards
+adds the table's blocks as cheap entries, and later scans find them in the cache.
+
+Cheap entries are evicted before costly ones, until the costly ones take more than seven eighths of
+the limit. Without this order, a scan of more data than fits into the cache would evict both kinds,
+and every scan would compute the costly values again.
 
 If an entry is added again soon after its eviction from `cheap` or `costly`, the entries in use do
 not all fit into the cache. If they are read in turn, evicting the least recently used entry would
@@ -123,8 +125,9 @@ class BlockCache:
     ) -> None:
         """Add `value` to the cache, and evict other entries until all fit.
 
-        The value counts as recently used, or is the next one to be evicted (see the docstring of
-        the module). A value larger than the whole limit is not added.
+        The new entry counts as recently used. But if it was in the cache before and was evicted a
+        short time ago, it usually becomes the next entry to be evicted. The docstring of the module
+        gives the reason. A value larger than the whole limit is not added.
 
         costly: computing the value again costs much more than decoding a block.
         by_scan: the value is a block that a scan read.
@@ -283,10 +286,11 @@ class Memo:
     ) -> _Made:
         """Return a value that one scan requests several times, for example once per split.
 
-        The value is cached until the scan's last request. If an earlier scan requested the same
-        value, it stays in the cache after the last request. Threads that call at the same time may
-        each compute the value.
+        The value is cached between these requests, and the last one removes it from the cache. But
+        if an earlier scan requested the same name and state, the value stays in the cache, because
+        more scans may need it. Threads that call at the same time may each compute the value.
 
+        name, state: what the value is, and what it is computed from.
         make: computes (value, its size in bytes). The value must not be None.
         is_last: whether this is the scan's last request.
         """

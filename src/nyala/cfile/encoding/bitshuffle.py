@@ -76,7 +76,8 @@ def unshuffle_bits(frame: pa.Buffer, count: int, width_bytes: int) -> pa.Buffer:
         )
     if size != count * width_bytes or not 0 < block_size <= max(size, 1):
         raise ValueError(
-            f"expected a frame of {count * width_bytes} unpacked bytes, found {size} in blocks of {block_size}"
+            f"expected {count * width_bytes} uncompressed bytes and a block size from 1 to this number, found {size} "
+            f"bytes and block size {block_size}"
         )
     values = allocate(size)
     try:

@@ -155,9 +155,11 @@ def _plain_bytes(form: Physical, values: pa.Array) -> int:
 
 
 def _sample(form: Physical, values: pa.Array, is_sample: bool) -> pa.Array | None:
-    """Return the sample: four runs of adjacent values, or all values if they are few.
+    """Return a sample of `values`: four runs of adjacent values, or all values if they are few.
 
-    None for a column that is too short for a sample.
+    Return None for a column that is too short for a sample.
+
+    is_sample: `values` are themselves a sample of a large column, so they are never too short.
     """
     if not len(values) or (not is_sample and _plain_bytes(form, values) < _UNSAMPLED_BYTES_MAX):
         return None

@@ -68,8 +68,11 @@ class _FrameEncoder(BlockEncoder):
     ) -> tuple[int, int, npt.NDArray[Any]] | None:
         """Subtract a rising or falling line from the deltas, so that they need fewer bits.
 
-        deltas, bits, base, unit: the frame before, with step 0.
-        Returns: (base, step, deltas) of the frame after; None if no line saves bits.
+        A value is base + step · row + unit · delta. The arguments describe the values with step 0.
+
+        bits: the bits of the greatest delta.
+        Returns: (base, step, deltas), which describe the same values by fewer bits; None if no line
+        saves bits.
         """
         rows = len(deltas)
         if rows < 2 or bits > _LINE_BITS_MAX:
@@ -126,7 +129,9 @@ class FrameOfReference(Encoding):
             *_, layout, _, _ = format.FOR_HEADER.unpack_from(data)
             if layout == format.FOR_WIDE:
                 if data.size != header_size + rows * form.width_bytes:
-                    raise ValueError(f"expected {rows} values of {form.width_bytes} bytes, found {data.size}")
+                    raise ValueError(
+                        f"expected {rows} values of {form.width_bytes} bytes, found {data.size - header_size} bytes"
+                    )
                 return ArrowBlock(form.fixed_array(data.slice(header_size), rows))
         frame = FrameBlock(Frame.parse(form, data, rows), form, narrowest(form))
         # Predicates are never evaluated on encoded 16-byte numbers, so decode the block once.

@@ -119,8 +119,8 @@ def decode_binary(type: pa.DataType, block: EncodedValues) -> pa.Array:
         or start + data_length != data.size
     ):
         raise ValueError(
-            f"expected {count} lengths and then the data in {data.size} bytes, found lengths of {width} bytes "
-            f"each and {data_length} bytes of data"
+            f"expected {count} values in {data.size} bytes, with lengths of 0, 1, 2 or 4 bytes; found a header for "
+            f"{start + data_length} bytes, with lengths of {width} bytes"
         )
     if width == 0:
         length, rest = divmod(data_length, count) if count else (0, data_length)

@@ -5,8 +5,9 @@
     suffixes  '0001' '0002' … '0016'        '0017' …                   the rest of each value
 
 Each value is the prefix of its group plus its own suffix. So no value depends on another value. A
-block stores prefixes and suffixes as two lists of plain binary values, with the same checks.
-Decoding joins a prefix and a suffix like two dictionary entries (`forms.text`).
+block stores prefixes and suffixes as two lists, each in the format of a plain block of binary
+values. Decoding checks both lists like plain blocks. It joins a prefix and a suffix like two
+dictionary entries (`forms.text`).
 
 Difference from Kudu: in Kudu, each value stores what differs from the previous value, and only
 every n-th value is whole. This may save more space, but it must be decoded value by value. One

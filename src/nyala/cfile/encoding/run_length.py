@@ -103,7 +103,8 @@ def _runs(form: Physical, block: EncodedValues) -> tuple[npt.NDArray[np.int64], 
             f"{width} bytes"
         )
     if first > (1 if is_bool else 0):
-        raise ValueError(f"expected a first value of 0 (or 1 for bool), found {first}")
+        wanted = "0 or 1 as the first bool value" if is_bool else "0 instead of a first bool value"
+        raise ValueError(f"expected {wanted} in the header, found {first}")
     lengths_start = header_size + count * form.width_bytes
     if data.size != lengths_start + count * width:
         raise ValueError(

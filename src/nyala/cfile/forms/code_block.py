@@ -33,7 +33,7 @@ class CodeBlock(ColumnBlock):
 
     @staticmethod
     def of(frame: Frame, dictionary: pa.Array) -> CodeBlock:
-        """Create a block. frame: the packed codes, in the form `CODES`. dictionary: their entries."""
+        """Create a block of the int32 codes in `frame`. Code i is the value i of `dictionary`."""
         return CodeBlock(FrameBlock(frame, CODES, CODES), dictionary)
 
     @property

@@ -86,7 +86,7 @@ class ColumnBlock(abc.ABC):
 
     @abc.abstractmethod
     def owning(self) -> ColumnBlock:
-        """Return a copy of the block in its own memory, so that a longer read is not kept alive."""
+        """Return a copy of the block in its own memory, not in a slice of a larger buffer."""
 
     def with_nulls(self, validity: Validity) -> ColumnBlock:
         """Return a block of more rows: NULL where `validity` says so, elsewhere this block's values."""

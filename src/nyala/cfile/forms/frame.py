@@ -50,9 +50,9 @@ def value_bounds(form: Physical) -> tuple[int, int]:
 
 
 def line_fits(form: Physical, base: int, step: int, rows: int, delta_max: int) -> bool:
-    """Whether all values of a block with this base and step are in the type's range (FOR-fits).
+    """Whether all values of a block are in the range of their type.
 
-    delta_max: the block's greatest delta, multiplied by its unit. The least delta is 0.
+    A value is base + step · row + delta, where delta is from 0 to `delta_max`.
     """
     least, greatest = value_bounds(form)
     end = base + step * (rows - 1)
@@ -84,7 +84,8 @@ class Frame:
         base, step, unit, layout, bits, _ = format.FOR_HEADER.unpack_from(data)
         if layout != format.FOR_LINE or bits > 64:
             raise ValueError(
-                f"expected layout {format.FOR_LINE} and at most 64 bits, found layout {layout} and {bits} bits"
+                f"expected a header with layout number {format.FOR_LINE} and at most 64 bits per delta, found layout "
+                f"number {layout} and {bits} bits per delta"
             )
         if data.size != header_size + packed_size(bits, rows):
             raise ValueError(
@@ -107,8 +108,8 @@ class Frame:
     def decode_into(self, out: pa.Buffer, at: int, width: int, lower: int, upper: int) -> Fill:
         """Return a job for `kernels.fill` that writes the values of rows [lower, upper) into `out`.
 
-        out, width: a buffer for values of `width` bytes each, as from `output`.
-        at: the position of the first value in `out`, counted in values.
+        out, width: the memory of an Arrow array with values of `width` bytes each.
+        at: the position of the first written value in `out`, counted in values.
         """
         return Fill(
             self.data, self.start, self.bits, self.row_count, self.base, self.step, self.unit,
@@ -116,9 +117,10 @@ class Frame:
         )  # fmt: skip
 
     def gather_into(self, out: pa.Buffer, at: int, width: int, rows: npt.NDArray[np.int64]) -> Fill:
-        """Return a job for `kernels.fill` that writes the values of `rows`, in this order.
+        """Return a job for `kernels.fill` that writes the values of `rows` into `out`, in order.
 
-        out, width, at: as in `decode_into`.
+        out, width: the memory of an Arrow array with values of `width` bytes each.
+        at: the position of the first written value in `out`, counted in values.
         """
         rows = np.ascontiguousarray(rows, np.int64)
         return Fill(

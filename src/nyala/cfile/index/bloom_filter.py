@@ -127,9 +127,10 @@ class BloomFilter:
 
 
 def _zero_words(block_count: int) -> npt.NDArray[np.uint32]:
-    """Allocate the words of `block_count` blocks, all 0, so that no block is in two cache lines.
+    """Return an array of zeros for the words of `block_count` blocks of a bloom filter.
 
-    The operating system allocates memory only for pages that are written later.
+    The array begins at a cache line, so that no block is in two cache lines. The operating system
+    allocates memory only for pages that are written later.
     """
     size = block_count * format.BLOOM_BLOCK_BYTES
     memory = np.zeros(size + _CACHE_LINE_BYTES, np.uint8)

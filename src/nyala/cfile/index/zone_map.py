@@ -178,14 +178,15 @@ class ZoneMap:
         )
 
     def column_zone(self) -> Zone:
-        """Return the zone of the whole column."""
+        """Return the least and greatest value, row count and NULL count of the whole column."""
         return functools.reduce(Zone.merge, map(self.zone, range(len(self))), Zone(None, None, 0, 0))
 
     def number_bounds(self) -> tuple[int, int] | None:
         """Return the least and greatest value of all blocks, as integers in canonical form.
 
-        Only for integers, dates, timestamps and decimals of 4 or 8 bytes. None for other types, and
-        if any block has no bounds or has min > max.
+        Return None if the column's type is not an integer, date, timestamp or decimal of 4 or 8
+        bytes. Also return None if a block has no bounds, or if a damaged file has a minimum above
+        the maximum.
         """
         if not self.form.holds_integers:
             return None

@@ -24,8 +24,9 @@ CHECKED: Final = False
 class Fill(NamedTuple):
     """A job for `fill`: decode some rows of a frame of reference into the memory of an Arrow array.
 
-    A row's number is base + step · row + unit · delta, where delta is the row's packed integer. The
-    numbers must fit `width` bytes, as invariant FOR-fits of `forms.frame` guarantees.
+    A row's number is base + step · row + unit · delta. Base, step and unit are the same for all rows
+    of the frame (an encoded block), and delta is the row's packed integer. The numbers must fit
+    `width` bytes.
     """
 
     data: pa.Buffer
@@ -79,7 +80,8 @@ def in_table(
 
     Writes one byte per row to `out`: the item of `table` at the position delta.
 
-    data, start, bits, count: as in `in_range`, with at most 32 bits.
+    data, start, bits, count: a block of `count` packed integers of `bits` bits each (at most 32),
+    which begin at byte `start` of `data`.
     Raises: ValueError for a delta outside of the table.
     """
     deltas = unpack_bits(data, start, bits, count, lower, upper)
@@ -102,13 +104,19 @@ def mask_positions(mask: npt.NDArray[np.uint8], out: npt.NDArray[np.int64]) -> i
 
 
 def max_delta(data: pa.Buffer, start: int, bits: int, count: int) -> int:
-    """Return the greatest packed integer of a block, 0 without rows. Arguments as in `in_range`."""
+    """Return the greatest packed integer (delta) of a block; 0 if `count` is 0.
+
+    data, start, bits, count: a block of `count` packed integers of `bits` bits each, which begin at
+    byte `start` of `data`.
+    """
     return int(unpack_bits(data, start, bits, count).max(initial=0))
 
 
 def delta_at(data: pa.Buffer, start: int, bits: int, count: int, row: int) -> int:
-    """Return the packed integer of one row. Arguments as in `in_range`.
+    """Return the packed integer (delta) of one row.
 
+    data, start, bits, count: a block of `count` packed integers of `bits` bits each, which begin at
+    byte `start` of `data`.
     The compiled kernel does not release the interpreter lock.
     """
     if not 0 <= row < count:
@@ -209,7 +217,9 @@ def _fill(job: Fill) -> None:
 
 
 def gather_views(codes: npt.NDArray[np.int32], entries: npt.NDArray[Any], out: pa.Buffer) -> None:
-    """Write the string view of each code's dictionary entry to `out`; any view for invalid codes.
+    """Write the string view of each code's dictionary entry to `out`.
+
+    An invalid code raises no error: its view is that of an arbitrary entry.
 
     entries: Arrow string views of 16 bytes each, at least one.
     """

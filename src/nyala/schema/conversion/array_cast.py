@@ -197,7 +197,10 @@ def check_extension_type(source: pa.DataType, type: ColumnType) -> None:
 
 
 def _plain(array: pa.Array) -> pa.Array:
-    """Convert to the plain layout that `_RULES` has a rule for. Does not check values."""
+    """Convert, for example, a dictionary or large_string array to a plain string array.
+
+    The rules in `_RULES` need this layout. Values are not checked.
+    """
     types = pa.types
     type = array.type
     if isinstance(type, pa.BaseExtensionType):
@@ -330,9 +333,9 @@ def _shown(array: pa.Array, rows: Rows) -> Iterable[str]:
 
 
 def _cast_again(first: Cast, rule: Callable[[pa.Array, ColumnType], Cast], type: ColumnType) -> Cast:
-    """Apply `rule` to the result of a first cast, and return the failed rows of both.
+    """Cast the array of a first cast by `rule`. Return the new array and the failed rows of both.
 
-    Rows that failed in the first cast are NULL, so they cannot fail again (C2).
+    Rows that failed in the first cast are NULL in its array, so they cannot fail again.
     """
     array, failures = first
     result, more = rule(array, type)
@@ -555,7 +558,10 @@ def are_finite_times(array: pa.Array) -> bool:
 
 
 def _finite_times(array: pa.Array) -> Cast:
-    """Reject DuckDB's `infinity` and `-infinity`, which other programs would read as distant times."""
+    """Replace DuckDB's `infinity` and `-infinity` by NULL, and report these rows as failed.
+
+    Other programs would read these timestamps as distant times.
+    """
     if are_finite_times(array):
         return array, []
     ticks = _int_values(array.view(pa.int64()))

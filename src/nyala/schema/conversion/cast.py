@@ -128,7 +128,7 @@ def _cast_kind(kind: _Kind, values: Sequence[Any], wanted: ColumnType, max_cell_
     except SchemaError as error:
         first = next(value for value in values if value is not None)
         text = str(error).replace(PANDAS_ADVICE, "")
-        raise SchemaError(f"{text} (the first value is {_shown(first)})") from None
+        raise SchemaError(f"{text} (the first such value is {_shown(first)})") from None
     return array, failures + more
 
 

@@ -674,8 +674,10 @@ def default_array(column: ColumnSchema, n: int, which: Literal["write", "read"] 
 
 
 def default_column(column: ColumnSchema, n: int, limits: Limits) -> Column:
-    """Return `n` copies of the default for an insert, as a `LongColumn` if the text exceeds
-    `max_slice_bytes`.
+    """Return `n` copies of a column's default for an insert.
+
+    If the copies together take more than `max_slice_bytes`, return a `LongColumn`: it holds the
+    default once, and makes arrays only for slices of the rows.
     """
     one = default_array(column, 1)
     if not column.type.is_variable or one.nbytes * n <= limits.max_slice_bytes:

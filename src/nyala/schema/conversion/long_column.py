@@ -104,11 +104,11 @@ class LongColumn:
 
     @property
     def nbytes(self) -> int:
-        """The bytes of the column if it were one Arrow array."""
+        """The number of bytes that the column would take as one Arrow array."""
         return self.text_bytes(0, self._length) + 4 * self._length
 
     def text_bytes(self, lower: int, upper: int) -> int:
-        """Return the approximate bytes of text in the rows [lower, upper)."""
+        """Return the approximate number of text bytes in the rows [lower, upper)."""
         return int(self._sizes_of(lower, upper).sum(dtype=np.int64))
 
     def _sizes_of(self, lower: int, upper: int) -> npt.NDArray[np.uint32]:
@@ -326,7 +326,7 @@ def slice_bounds(sizes: npt.NDArray[Any], limit: int) -> Iterator[tuple[int, int
 
 
 def _text_bytes(array: pa.Array) -> int:
-    """Return an upper bound for the bytes of text in all rows."""
+    """Return an upper bound for the number of text bytes in all rows."""
     id = array.type.id
     if id in _OFFSETS:
         ends = _offsets(array)
@@ -474,7 +474,10 @@ def _concat(parts: Sequence[pa.Array], type: ColumnType) -> pa.Array:
 
 
 def _source_ranges(bounds: npt.NDArray[np.int64]) -> Iterator[tuple[int, int, int]]:
-    """Yield (i, bounds[i], bounds[i + 1]) for each source i with rows between these bounds."""
+    """Yield (i, bounds[i], bounds[i + 1]) for each source array i that has at least one wanted row.
+
+    bounds: the wanted rows of source i are at the positions [bounds[i], bounds[i + 1]).
+    """
     for number, (lower, upper) in enumerate(zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True)):
         if lower < upper:
             yield number, lower, upper

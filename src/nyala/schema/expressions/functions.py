@@ -427,11 +427,11 @@ def _valid(array: pa.Array) -> Any:
 
 
 def _checked(array: pa.Array, bad: Any, lost: Any) -> Checked:
-    """Return the result of a cast in which the rows of two masks have failed.
+    """Return the cast values in `array`, together with the mask of all failed rows.
 
-    bad:  rows that failed before the cast.
-    lost: rows whose value the cast cannot represent.
-    A failed row that is NULL gets 0, because a failed row of a `Checked` must not be NULL.
+    bad, lost: masks of the rows that failed before the cast, and of the rows whose value the new
+    type cannot represent. Both count as failed.
+    A failed row that is NULL gets 0, because the result must not be NULL in failed rows.
     """
     bad = bad | lost
     filler = pa.scalar(decimal.Decimal(0) if is_decimal(array.type) else 0, array.type)

@@ -326,8 +326,9 @@ def cast_to(value: Value, type: pa.DataType) -> Value:
 
 
 def as_decimal(value: Value) -> Value:
-    """Convert an integer to a decimal. A constant gets as few digits as possible, so that products
-    fit in 76.
+    """Convert an integer to a decimal, and return other values unchanged.
+
+    A constant gets as few digits as possible, because a product may have at most 76 digits.
     """
     if value.type != INT:
         return value
@@ -432,7 +433,7 @@ def _doubles(function: Any, left: pa.Array, right: pa.Array) -> pa.Array:
 
 
 def _integers(op: str, left: pa.Array, right: pa.Array) -> Checked:
-    """Compute + - * or % of integers. A result beyond int64 is an error (X2)."""
+    """Compute + - * or % of integers. A row whose result exceeds int64 fails."""
     x, y = number_values(left), number_values(right)
     code = OVERFLOW
     if op == "+":
@@ -542,7 +543,7 @@ class CaseValue(Value):
 
 
 def _compute_among(value: Value, arrays: Arrays, n: int, rows: Mask) -> Outcome:
-    """Compute the value of the selected rows. Other rows get any value and no error (X1)."""
+    """Compute the value of the selected rows. Other rows get any value and no error."""
     if not value.can_raise or rows.all():
         return value.compute(arrays, n)
     indices = pa.array(np.flatnonzero(rows))
@@ -557,7 +558,7 @@ def _compute_among(value: Value, arrays: Arrays, n: int, rows: Mask) -> Outcome:
 
 
 def _choose(mask: Mask, yes: Outcome, no: Outcome) -> Outcome:
-    """Combine two outcomes: rows of the mask are taken from `yes`, other rows from `no` (X1)."""
+    """Return the values and errors of `yes` for the rows of the mask, of `no` for other rows."""
     array = yes.array if pa.types.is_null(yes.array.type) else pc.if_else(pa.array(mask), yes.array, no.array)
     if yes.errors is None and no.errors is None:
         return Outcome(array)
@@ -585,8 +586,7 @@ def _compare(op: str, left: pa.Array, right: pa.Array) -> Mask:
 def column_like(value: Value, text: str) -> ColumnSchema:
     """Return a made-up column that has the type of `value`, and `text` as its name.
 
-    With this column, the code that compares columns with literals also compares computed values
-    (X3).
+    With this column, the code that compares columns with literals also compares computed values.
     """
     type = value.type
     if is_decimal(type):
@@ -613,7 +613,10 @@ def _array_of(value: Value, text: str, arrays: Arrays, n: int) -> pa.Array:
     except (pa.ArrowInvalid, pa.ArrowCapacityError) as error:
         raise InvalidArgumentError(f"{quote(text)}: {str(error)[:200]}") from error
     if errors is not None and errors.any():
-        raise InvalidArgumentError(f"{quote(text)} {ERROR_TEXTS[int(errors[errors != 0][0])]} in a row")
+        raise InvalidArgumentError(
+            f"{quote(text)} {ERROR_TEXTS[int(errors[errors != 0][0])]} in at least one row; "
+            "exclude such rows by CASE WHEN"
+        )
     return array
 
 
@@ -621,7 +624,9 @@ def _array_of(value: Value, text: str, arrays: Arrays, n: int) -> pa.Array:
 class BoundOnValue(Bound):
     """A condition on a computed value, such as n + 1 > 5.
 
-    inner: the same condition on the made-up column `name` (see `column_like`), for instance x > 5.
+    value: computes n + 1.
+    inner: tests the result as if it were a column, here x > 5.
+    name: the name of this column x in `inner`. The table has no such column.
     """
 
     value: Value

@@ -184,7 +184,11 @@ def bind_node(node: Node, schema: Schema) -> Node:
 
 
 def bind_condition(node: Node, schema: Schema) -> Node:
-    """Check that the tree is a condition, and bind it as `bind_node` does."""
+    """Check that a tree is a valid condition, and return it with converted literals.
+
+    Each literal is converted to the type of the column that it is compared with.
+    Raises: SchemaError for a value such as n + 1, and all errors of `bind_node`.
+    """
     bound = bind_node(node, schema)
     if isinstance(bound, Column):
         _canonical_literal(schema.by_name(bound.name), True)  # raises if the column is not bool
@@ -197,9 +201,9 @@ def bind_condition(node: Node, schema: Schema) -> Node:
 
 
 def _column_of(node: Node, schema: Schema, null: str | None = None) -> Any:
-    """Return the column that a node names. For a computed value, make up a column of its type.
+    """Return the column that a node names. For a computed value, return a new column of its type.
 
-    null: for the literal NULL, return None if this is None, otherwise a made-up bool column.
+    null: what the literal NULL becomes: None for `null=None`, a bool column for `null="bool"`.
     """
     if isinstance(node, Column):
         return schema.by_quoted_name(node.name) if node.quoted else schema.by_name(node.name)
@@ -258,7 +262,10 @@ def _check_op(op: str) -> None:
 
 
 def _canonical_literal(column: ColumnSchema, literal: literals.Literal) -> literals.Literal:
-    """Convert a literal that is compared with `column`; equal values become equal literals (B2)."""
+    """Convert a literal that is compared with `column`, so that equal literals have one form.
+
+    For an int column, for example, 5 and 5.0 both become 5.
+    """
     if literal is None:
         return None
     type = column.type
@@ -496,9 +503,10 @@ def _condition_of_rows(
 
 
 def _positions_of(column: ColumnSchema, values: tuple[Any, ...]) -> tuple[tuple[Any, ...], list[int | None]]:
-    """Return (the distinct values that the column can hold, ascending; positions).
+    """Return (the distinct items of `values` that the column can hold, ascending; positions).
 
-    Positions: for each item of `values`, its position among them, or None if it is not among them.
+    Positions: for each item of `values` its index in the first result; None if the column cannot
+    hold the item.
     """
     bound = [_condition_of_compare(column, "=", value) for value in values]
     held = [one.value if isinstance(one, BoundCompare) else None for one in bound]

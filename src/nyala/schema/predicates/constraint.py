@@ -115,7 +115,7 @@ class Constraint(LazyValues):
         )._canonical()
 
     def _canonical(self) -> Constraint:
-        """Return this range so that C2 holds: as a list if it has one value, as `EMPTY` if none."""
+        """Return this range as a list if it has one value, as `EMPTY` or `NULL_ONLY` if it has none."""
         if self.lower is None or self.upper is None:
             return self
         lower, upper = order_key(self.lower), order_key(self.upper)
@@ -148,7 +148,7 @@ class Constraint(LazyValues):
         return Constraint(*_bounds_of(self, other, strict=True), None, null)._canonical()
 
     def union(self, other: Constraint) -> Constraint:
-        """Return a constraint that all values of both constraints satisfy.
+        """Return a constraint that allows all values that this or the other constraint allows.
 
         The union of two ranges also contains the gap between them.
         """

@@ -60,8 +60,8 @@ def test_bits_after_the_last_row_are_zero() -> None:
         ("int8", runs(1, 1, 0, b"\x05"), "expected 10 bytes for 1 runs, found 9"),
         ("int8", runs(1, 1, 0, b""), "expected 10 bytes for 1 runs, found 8"),
         ("int8", runs(1, 1, 0, b"\x05\x03\x00"), "expected 10 bytes for 1 runs, found 11"),
-        ("int8", runs(1, 1, 1, b"\x05\x03"), "first value"),
-        ("bool", runs(1, 1, 2, b"\x03"), "first value"),
+        ("int8", runs(1, 1, 1, b"\x05\x03"), "first bool value"),
+        ("bool", runs(1, 1, 2, b"\x03"), "first bool value"),
         ("int8", bytes(HEADER - 1), "a header of 8 bytes"),
     ],
 )

@@ -197,7 +197,7 @@ def test_a_filter_larger_than_its_file_is_refused(files: MemoryFiles) -> None:
     column = reader.column(ColumnKey(BLOOM))
     assert column is not None
     column.place = dataclasses.replace(column.place, offset=column.row_count * 32 - 1)
-    with pytest.raises(CorruptionError, match="expected the blocks of a bloom filter"):
+    with pytest.raises(CorruptionError, match="expected a bloom filter"):
         reader.bloom()
 
 
