@@ -111,7 +111,7 @@ CASES: list[tuple[str, Callable[[Any], Any], type[Exception], list[str], str]] =
     ("a Path as rows", lambda t: t.upsert(Path("x.parquet")), nyala.InvalidArgumentError, [], "Path, not rows; for a file pass pyarrow.parquet.read_table('x.parquet')"),
     ("a data set", lambda t: t.upsert(pyarrow.dataset.dataset(pa.table(GOOD_COLUMNS))), nyala.InvalidArgumentError, [], "call to_table() first"),
     ("a value that does not fit the key", lambda t: t.insert([{**GOOD, "n": 2**70}]), nyala.InvalidValueError, ["out-of-range"], "row 0 (a='y'): column 'n': 1180591620717411303424 does not fit"),
-    ("a float as a key", lambda t: t.get(("x", 1.5)), nyala.SchemaError, [], "got double; round and cast fractions first (the first value is 1.5)"),
+    ("a float as a key", lambda t: t.get(("x", 1.5)), nyala.SchemaError, [], "got double; round and cast fractions first (the first such value is 1.5)"),
     ("a function that is none", lambda t: t.scan(where="qqqq(n) = 1"), nyala.InvalidArgumentError, [], "see 'Conditions and expressions' in the documentation"),
     ("an unknown choice", lambda t: t.insert([GOOD], on_conflict="replace"), nyala.InvalidArgumentError, [], "'replace'"),
     ("a predicate that does not parse", lambda t: t.scan(where="n = = 1"), nyala.InvalidArgumentError, [], "n = = 1"),

@@ -677,10 +677,10 @@ def _column_from_json(data: Mapping[str, Any], in_key: bool) -> ColumnSchema:
     build.
     """
     id, name, nullable, text = (data[what] for what in ("id", "name", "nullable", "type"))
-    for what, kind in (("id", int), ("name", str), ("nullable", bool), ("type", str), ("immutable", bool)):
-        if type(data[what]) is not kind:
+    for what, wanted in (("id", int), ("name", str), ("nullable", bool), ("type", str), ("immutable", bool)):
+        if type(data[what]) is not wanted:
             raise ValueError(
-                f"column {name!r}: expected a value of type {kind.__name__} as {what}, found {data[what]!r}"
+                f"column {name!r}: expected a value of type {wanted.__name__} as {what}, found {data[what]!r}"
             )
     read_default, write_default = (
         _default_from_json(data[what]) for what in ("read_default", "write_default")
