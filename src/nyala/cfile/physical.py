@@ -165,7 +165,7 @@ def narrow_decimal(type: ColumnType) -> pa.DataType | None:
 
 @functools.cache
 def narrow_physical(type: ColumnType) -> Physical:
-    """Return the stored form of a small decimal that decodes to decimal32 or decimal64."""
+    """Return how a small decimal is stored, with decimal32 or decimal64 as its Arrow type."""
     return dataclasses.replace(physical(type), narrow=True)
 
 

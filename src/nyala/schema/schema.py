@@ -644,7 +644,7 @@ def check_identifier(name: Any, what: str, limits: Limits = DEFAULT_LIMITS) -> N
 
 
 def check_table_name(name: Any, limits: Limits = DEFAULT_LIMITS) -> None:
-    """Check the name of a table, as `check_identifier` does. Raises: InvalidArgumentError."""
+    """Raise InvalidArgumentError if the name of a table is empty, too long or otherwise invalid."""
     try:
         check_identifier(name, "table name", limits)
     except SchemaError as error:

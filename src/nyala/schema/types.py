@@ -96,7 +96,7 @@ class ColumnType:
     arrow: pa.DataType = field(init=False, repr=False, compare=False)
     """The canonical Arrow type. Equal column types have equal Arrow types."""
     storage_width_bytes: int | None = field(init=False, repr=False, compare=False)
-    """Bytes of one value before encoding; None for values of different lengths."""
+    """Number of bytes of one value before encoding; None for values of different lengths."""
     _bounds: tuple[int | None, int | None] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:

@@ -117,7 +117,7 @@ class Encoding(abc.ABC):
     def block(self, form: Physical, block: EncodedValues) -> ColumnBlock:
         """Return the block as the object that the block cache keeps, encoded or decoded.
 
-        Raises: ValueError, as `decode`.
+        Raises: ValueError (what was expected, what was found) for bytes that no encoder writes.
         """
         return ArrowBlock(self.decode(narrowest(form), block))
 

@@ -60,19 +60,20 @@ def shuffle_bits(values: npt.NDArray[Any]) -> pa.Buffer:
 
 
 def unshuffle_bits(frame: pa.Buffer, count: int, width_bytes: int) -> pa.Buffer:
-    """Return the values of a frame from `shuffle_bits`: `count` values of `width_bytes` bytes each.
+    """Decode the bytes from `shuffle_bits` to `count` values of `width_bytes` bytes each.
 
-    Raises: ValueError if the bytes are not such a frame.
+    frame: the bytes, with the header of Blosc.
+    Raises: ValueError for any other bytes.
     """
     if frame.size < _FRAME.size:
-        raise ValueError(f"expected a frame header of {_FRAME.size} bytes, found {frame.size}")
+        raise ValueError(f"expected a Blosc header of {_FRAME.size} bytes, found {frame.size} bytes")
     version, _, flags, width, size, block_size, frame_size = _FRAME.unpack_from(frame)
     if flags & _FLAGS_MASK not in (_FLAGS_SHUFFLED, _FLAGS_COPIED):
-        raise ValueError(f"expected bit-shuffled LZ4 in the frame, found flags {flags:#04x}")
+        raise ValueError(f"expected the Blosc flags of bit-shuffled LZ4 data, found flags {flags:#04x}")
     if version != _FRAME_VERSION or width != width_bytes or frame_size != frame.size:
         raise ValueError(
-            f"expected a frame of version {_FRAME_VERSION}, width {width_bytes} and {frame.size} bytes, found "
-            f"version {version}, width {width} and {frame_size} bytes"
+            f"expected a Blosc header with version {_FRAME_VERSION}, values of {width_bytes} bytes and {frame.size} "
+            f"bytes in all, found version {version}, values of {width} bytes and {frame_size} bytes in all"
         )
     if size != count * width_bytes or not 0 < block_size <= max(size, 1):
         raise ValueError(

@@ -152,7 +152,7 @@ class FrameOfReference(Encoding):
 
 
 def _estimated_bytes(values: npt.NDArray[Any], block_rows: int) -> float:
-    """Estimate the bytes per row of the encoded column, from four of its blocks."""
+    """Estimate the number of bytes per row of the encoded column, from four of its blocks."""
     size = rows = 0.0
     for start in middles(len(values)):
         block = values[start // block_rows * block_rows :][:block_rows]

@@ -111,7 +111,8 @@ class ColumnBlock(abc.ABC):
     def gather(self, rows: Rows, type: pa.DataType) -> pa.Array:
         """Return the values of these rows as an Arrow array, in the order of `rows`.
 
-        type: as in `decode`.
+        type: the preferred type of the result. If the block cannot give this type directly, the
+        result has the block's own type.
         """
         array = self.decode(0, self.row_count, type)
         return pc.take(array, array_of_numbers(rows), boundscheck=False, memory_pool=pool())
@@ -223,7 +224,7 @@ class NullableBlock(ColumnBlock):
 
 
 def rows_in(mask: Bools) -> Rows:
-    """Return the positions of the True values of a contiguous mask, as `np.flatnonzero` does.
+    """Return the positions of the True values of a contiguous mask, in ascending order.
 
     The result uses memory from `cfile.memory`, which is faster than new memory.
     """

@@ -23,9 +23,9 @@ _GATHER_SHARE: Final = 1 / 8
 class FrameBlock(ColumnBlock):
     """A block of numbers in a frame of reference.
 
-    form: the stored type of the column.
-    narrow: for decimals of 4 or 8 bytes, the form that decodes to decimal32 or decimal64. For
-    other types the same as `form`.
+    form: how the column's values are stored, and to which Arrow type they decode.
+    narrow: for decimals of 4 or 8 bytes, the same with decimal32 or decimal64 as Arrow type. For
+    other types it equals `form`.
     """
 
     __slots__ = ("_form", "_frame", "_narrow", "row_count")

@@ -235,7 +235,7 @@ def entry_ends(
 
     starts: the ascending starts of all dictionary entries, and the end of the last entry.
     ends: must be one item longer than `codes`.
-    Returns: the total bytes. If they exceed 31 bits, the content of `ends` is undefined.
+    Returns: the total number of bytes. If it exceeds 31 bits, the content of `ends` is undefined.
     Raises: ValueError for a code without an entry.
     """
     if len(codes) and codes.view(np.uint32).max() >= len(starts) - 1:

@@ -112,7 +112,7 @@ class Converted:
     canonical: CanonicalData | None = None
     """The same columns in the log's form, if `nyala.schema.conversion.canonical_data` made them."""
     borrowed: bool = False
-    """Whether columns use the user's memory although the caller wanted a copy (V1)."""
+    """Whether columns use the user's memory although the caller wanted a copy."""
     too_long: LongKeys | None = None
     """Rows whose key is longer than its varchar column allows. They have no other error."""
     given: Mapping[str, npt.NDArray[np.bool_]] = field(default_factory=dict)

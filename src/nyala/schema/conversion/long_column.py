@@ -250,7 +250,7 @@ Column: TypeAlias = pa.Array | LongColumn
 def long_column(data: pa.Array | pa.ChunkedArray, type: ColumnType, limits: Limits) -> LongColumn | None:
     """Return the data as a LongColumn; None if it has at most `max_slice_bytes` of text.
 
-    Raises: SchemaError, as `check_extension_type` does.
+    Raises: SchemaError for an extension type, such as a UUID, that `type` cannot hold.
     Cost: one pass over the lengths of views and of dictionary entries; no pass for arrays with
     offsets.
     """

@@ -512,7 +512,11 @@ class Expr(_Combinable):
         return self._like(pattern, escape, False)
 
     def ilike(self, pattern: str, escape: str | None = None) -> Node:
-        """Whether the value matches an SQL pattern as in `like`, ignoring case."""
+        """Whether the value matches an SQL pattern, ignoring case.
+
+        In the pattern, % is any text and _ is one character. A % or _ after the character `escape`
+        is an ordinary character.
+        """
         return self._like(pattern, escape, True)
 
     def _like(self, pattern: str, escape: str | None, any_case: bool) -> Node:

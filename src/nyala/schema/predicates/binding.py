@@ -304,7 +304,7 @@ def _canonical_literal(column: ColumnSchema, literal: literals.Literal) -> liter
 def _canonical_list(
     column: ColumnSchema, values: tuple[literals.Literal, ...] | pa.Array
 ) -> tuple[literals.Literal, ...] | pa.Array:
-    """Convert the literals of an IN list as `_canonical_literal` does.
+    """Convert the literals of an IN list, so that equal literals have one form.
 
     For a long list, returns an array of the column's type if `value_lists` supports the list.
     """
