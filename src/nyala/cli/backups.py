@@ -90,7 +90,7 @@ def backup(
     multiple=True,
     help="Only this table. May be repeated. Default: all tables of the newest backup of the whole store.",
 )
-@click.option("--as", "new_name", metavar="NAME", help="Restore the table of --table under this name.")
+@click.option("--as", "new_name", metavar="NAME", help="A new name for the table. Needs exactly one --table.")
 @moment_option(
     "--at",
     "Restore the newest backup up to this time: ISO time (default UTC), an age (2h, 1d), or a Nyala timestamp.",

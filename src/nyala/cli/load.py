@@ -102,8 +102,7 @@ _message_option = click.option(
     "--errors",
     type=click.Choice(["raise", "collect"]),
     default="raise",
-    show_default=True,
-    help="raise: a failing row stops the load; collect: failing rows are printed and skipped.",
+    help="raise: a failing row stops the load; collect: failing rows are printed and skipped. Default: raise.",
 )
 @click.option("--columns", metavar="A,B", callback=names, help="Only these columns of the file.")
 @click.option("--create", is_flag=True, help="Create a missing table (and store), with the file's columns.")
@@ -255,8 +254,7 @@ def load(
     "--errors",
     type=click.Choice(["raise", "collect"]),
     default="raise",
-    show_default=True,
-    help="raise: a failing event stops the command; collect: failing events are printed and skipped.",
+    help="raise: a failing event stops the command; collect: failing events are printed and skipped. Default: raise.",
 )
 @_message_option
 def apply_changes(

@@ -95,7 +95,7 @@ def drop(folder: str, table: str, purge: bool, yes: bool) -> None:
         text = f"Dropped {table} with {rows:,} rows."
         if not permanently:
             until = next((each.recoverable_until for each in reversed(database.dropped_tables())), None)
-            kept = "you purge it" if until is None else until.isoformat(timespec="seconds")
+            kept = "you purge it" if until is None else until.strftime("%Y-%m-%dT%H:%M:%SZ")
             text += f" `nyala table undrop` can bring it back until {kept}."
         document = {"store": database.path, "table": table, "rows": rows, "purged": permanently}
         echo_result(document, text)
@@ -182,7 +182,11 @@ def undrop(folder: str, table: str, new_name: str | None, at: Any) -> None:
 @folder_argument
 @click.argument("table")
 @click.argument("new_name", metavar="NEW-NAME")
-@moment_option("--at", "The time whose rows the clone has: ISO time, an age (2h, 1d), or a Nyala timestamp.")
+@moment_option(
+    "--at",
+    "Clone the rows of this time: ISO time (default UTC), an age (2h, 1d), a tag, or a Nyala timestamp. "
+    "Default: now.",
+)
 def clone(folder: str, table: str, new_name: str, at: Any) -> None:
     """Make a new table with the same rows, which shares the files of the first table.
 

@@ -91,6 +91,8 @@ def list_tables(folder: str, dropped: bool) -> None:
 
 
 def _list_dropped(database: Database) -> None:
+    from nyala.presentation.cells import json_value
+
     found = [
         {
             "name": each.name,
@@ -98,9 +100,7 @@ def _list_dropped(database: Database) -> None:
             "created": each.created,
             "dropped": each.dropped,
             "dropped_time": moment(each.dropped)["time"],
-            "recoverable_until": None
-            if each.recoverable_until is None
-            else each.recoverable_until.isoformat(timespec="seconds"),
+            "recoverable_until": json_value(each.recoverable_until),
             "bytes": each.bytes,
         }
         for each in database.dropped_tables()
