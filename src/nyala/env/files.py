@@ -285,7 +285,7 @@ class Files(Protocol):
         ...
 
     def sync_dir(self, path: str) -> None:
-        """Make all earlier `create`, `rename` and `unlink` calls in a folder durable."""
+        """Make all earlier `create`, `rename` and `unlink` calls in a folder survive a power cut."""
         ...
 
     def lock(self, path: str, *, create: bool = True) -> FileLock | None:

@@ -286,7 +286,7 @@ class Memo:
     ) -> _Made:
         """Return a value that one scan requests several times, for example once per split.
 
-        The value is cached between these requests, and the last one removes it from the cache. But
+        The value is cached between these requests. The last request removes it from the cache. But
         if an earlier scan requested the same name and state, the value stays in the cache, because
         more scans may need it. Threads that call at the same time may each compute the value.
 
