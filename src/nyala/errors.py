@@ -313,7 +313,7 @@ class StorageError(Error, OSError):
 class FencedError(StorageError):
     """Another process took over the store in a bucket, so this process is no longer the writer.
 
-    The message names the other process. Nothing of the call was written, unless `outcome` is "unknown".
+    The message names the other process. Nothing of the call was written.
     """
 
 
