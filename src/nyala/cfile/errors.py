@@ -23,7 +23,7 @@ def unreadable_bloom(error: CorruptionError) -> SummaryError:
 
 
 def unreadable_keys(error: CorruptionError) -> KeysError:
-    """Return the error for damaged encoded keys. They can be computed again from the key columns."""
+    """Return the error for damaged encoded keys. The key columns suffice to compute them."""
     return KeysError(f"the encoded keys cannot be read: {error.reason}", error.path, error.offset)
 
 

@@ -86,8 +86,8 @@ class AppendFile(Protocol):
     def sync(self) -> None:
         """Make all appended bytes durable, so that they survive a power cut.
 
-        Raises: StorageError. Then the content of the file is unknown, and this object cannot be used
-        any more.
+        Raises: StorageError. Then the content of the file is unknown, and this object cannot be
+        used any more.
         """
         ...
 
@@ -285,7 +285,7 @@ class Files(Protocol):
         ...
 
     def sync_dir(self, path: str) -> None:
-        """Make all earlier `create`, `rename` and `unlink` calls in a folder survive a power cut."""
+        """Make all earlier `create`, `rename` and `unlink` calls in a folder durable."""
         ...
 
     def lock(self, path: str, *, create: bool = True) -> FileLock | None:

@@ -58,7 +58,7 @@ def process_mark(pid: int | None = None) -> str | None:
 
 
 def mark_of_ancestor(name: str) -> str | None:
-    """Return the mark (a text that identifies a process) of the nearest ancestor process called `name`.
+    """Return the mark (text that identifies a process) of the nearest ancestor process `name`.
 
     Return None if no ancestor has the name.
     """

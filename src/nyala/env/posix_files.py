@@ -550,8 +550,8 @@ class PosixFiles:
     def __init__(self, folder: _Folder | None = None, vanished: Callable[[str], Error] | None = None) -> None:
         """Create the object.
 
-        folder: the open folder of a store, whose files are reached through its descriptor. None: all
-        files are reached by their paths.
+        folder: the open folder of a store, whose files are reached through its descriptor. None:
+        all files are reached by their paths.
         vanished: makes the error for a file that does not exist when it is read. None: the usual
         MissingFileError.
         """

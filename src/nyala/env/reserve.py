@@ -180,8 +180,8 @@ class Reserve:
         return True
 
     def take(self, action: Callable[[], _T]) -> _T:
-        """Call `action`. While it fails because the disk is full, delete one file of the reserve and
-        call it again.
+        """Call `action`. While it fails because the disk is full, delete one file of the reserve
+        and call it again.
 
         action: a small operation that must work on a full disk, such as writing a lease.
         Raises: the error of `action`, if it has another cause or the reserve has no file left.

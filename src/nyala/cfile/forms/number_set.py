@@ -6,9 +6,9 @@ A set has one of three representations:
     `values`, a sorted list                  for an IN list of values
     `mask`, one byte per number, from 0 on   for other dictionary codes
 
-A block stores its numbers as packed integers. `forms.frame` converts the set to packed integers too,
-and a kernel compares both, so no row is decoded. With `mask`, a filter of a dictionary column costs
-the same for any number of matching entries.
+A block stores its numbers as packed integers. `forms.frame` converts the set to packed integers
+too, and a kernel compares both, so no row is decoded. With `mask`, a filter of a dictionary column
+costs the same for any number of matching entries.
 
 Immutable; any thread may use it.
 """

@@ -24,9 +24,9 @@ CHECKED: Final = False
 class Fill(NamedTuple):
     """A job for `fill`: decode some rows of a frame of reference into the memory of an Arrow array.
 
-    A row's number is base + step · row + unit · delta. Base, step and unit are the same for all rows
-    of the frame (an encoded block), and delta is the row's packed integer. The numbers must fit
-    `width` bytes.
+    A row's number is base + step · row + unit · delta. Base, step and unit are the same for all
+    rows of the frame (an encoded block), and delta is the row's packed integer. The numbers must
+    fit `width` bytes.
     """
 
     data: pa.Buffer

@@ -115,7 +115,10 @@ class Constraint(LazyValues):
         )._canonical()
 
     def _canonical(self) -> Constraint:
-        """Return this range as a list if it has one value, as `EMPTY` or `NULL_ONLY` if it has none."""
+        """Return this range as a list if it has one value, and as `EMPTY` if it has no value.
+
+        If NULL satisfies a range without values, the result is `NULL_ONLY`.
+        """
         if self.lower is None or self.upper is None:
             return self
         lower, upper = order_key(self.lower), order_key(self.upper)
