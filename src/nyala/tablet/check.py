@@ -109,8 +109,8 @@ class Problem:
            "checkpoint"   in a bucket: a checkpoint is damaged; an open uses the one before it
            "missing-file" a file that the catalogue names does not exist
            "damage"       bytes differ from those written, or files contradict each other
-           "index"        rows are intact, but a bloom filter, zone map, index, bound or encoded key
-                          is wrong
+           "index"        rows are intact, but a bloom filter, zone map, index or bound is damaged
+                          or wrong, or encoded keys are damaged
            "surplus"      a file is intact, but more bytes follow it
            "key-twice"    a key has two live rows at one moment
            "wrong-tablet" a row is not in the tablet of its partition
