@@ -137,7 +137,11 @@ def main(handlers: Mapping[str, Handler] = HANDLERS) -> NoReturn:
 
 
 def _take_channel() -> socket.socket:
-    """Move the socket to the parent from descriptor 0, which libraries may read as stdin. Returns the socket."""
+    """Return the socket that leads to the parent process, under a new file descriptor.
+
+    The parent passes the socket as descriptor 0, which libraries may read as stdin. So descriptor 0
+    becomes the null device.
+    """
     try:
         channel = socket.socket(fileno=os.dup(0))
     except OSError:

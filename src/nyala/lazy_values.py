@@ -30,7 +30,10 @@ _Value = TypeVar("_Value")
 
 
 class LazyValues:
-    """Base of classes, also frozen dataclasses, with attributes that are computed at their first read."""
+    """Base class for objects with attributes that are computed at their first read.
+
+    A frozen dataclass can have this base class, too.
+    """
 
     __slots__ = ("_lazy_values",)
     _lazy_values: dict[str, Any]

@@ -153,7 +153,7 @@ def test_a_dot_command_is_a_line_of_its_own(store: Path) -> None:
         (
             ".changes",
             "write .changes TABLE [SINCE]: The rows that changed since an ISO time, an age (2h, 1d) or a tag. "
-            "Default: all history.",
+            "Default: since the oldest readable moment of the table.",
         ),
         (".mode xml", "expected table, csv, json, md or line, got 'xml'"),
         (".timing yes", "expected on or off, got 'yes'"),

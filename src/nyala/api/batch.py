@@ -182,7 +182,13 @@ def _is_key(item: Any) -> bool:
 
 
 def _result_of_each(combined: _Combined, whole: WriteResult) -> dict[int, WriteResult]:
-    """Return the result of each combined call, by the call's position in the batch."""
+    """Return the result of each call whose rows were written in one request with the rows of other calls.
+
+    The keys of the result are the positions of the calls in the batch.
+
+    combined: the calls, with their number of rows.
+    whole: the result of the request.
+    """
     if whole._outcomes is None:  # the batch of an idempotency key that was committed before
         return {index: whole for index, _ in combined.calls}
     sizes = np.array([size for _, size in combined.calls])

@@ -1360,7 +1360,7 @@ class Database:
     def _view_at(self, at: Any, name: str = "at") -> tuple[Root, int, int]:
         """Return (root, snapshot, published) to read at the moment `at`.
 
-        root: the state of the store that has this moment.
+        root: a state of the store, in memory, from which the moment `at` can be read.
         snapshot: the timestamp to read at. published: the newest timestamp that can be read.
         name: the argument that has the moment: "at", "since", "to", …
         Does not check that the moment is within a table's history.

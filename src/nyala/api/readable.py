@@ -423,12 +423,17 @@ class ReadableTable(abc.ABC):
         Returns
         -------
         CommitList
-            As `Database.commits`; each commit counts the rows of this table only.
+            A sequence of `Commit` objects, each with its time, its message and the number of rows that it
+            inserted, updated and deleted in this table.
 
         Raises
         ------
-        InvalidArgumentError, HistoryExpiredError, TableNotFoundError
-            As `changes`.
+        InvalidArgumentError
+            `since` is later than `until`, or one of them is in the future.
+        HistoryExpiredError
+            `since` or `until` is older than the table's history.
+        TableNotFoundError
+            `until` is before the table's creation.
 
         Examples
         --------
@@ -469,8 +474,13 @@ class ReadableTable(abc.ABC):
 
         Raises
         ------
-        InvalidArgumentError, HistoryExpiredError
-            As `changes`.
+        InvalidArgumentError
+            `since` is later than `until`, one of them is in the future, or `key` does not have one
+            value for each key column.
+        SchemaError, InvalidValueError
+            A value of `key` has a wrong type, is NULL or is out of range.
+        HistoryExpiredError
+            `since` or `until` is older than the table's history.
 
         Examples
         --------

@@ -87,8 +87,12 @@ class Table(WritableTable):
 
         Raises
         ------
-        InvalidArgumentError, HistoryExpiredError, StorageError
-            As `scan` and `insert`.
+        InvalidArgumentError
+            `to` is in the future, or the call is inside a batch or transaction.
+        HistoryExpiredError
+            `to` is older than the table's history.
+        StorageError
+            The store cannot write.
 
         Examples
         --------
@@ -106,7 +110,12 @@ class Table(WritableTable):
         return writer.restore(table.id, moment, check_message(message))
 
     def _writer_outside_blocks(self, call: str, instead: str) -> Writer:
-        """Return the writer. Raises: ReadOnlyError; InvalidArgumentError inside a batch or transaction."""
+        """Return the writer, and check that this thread is not inside a batch or transaction.
+
+        call: the method of this table that needs the writer, such as "restore(…)", for the message.
+        instead: what the message tells the user to call in a batch in place of this method.
+        Raises: ReadOnlyError; InvalidArgumentError inside a batch or transaction.
+        """
         writer = self._database._writing()
         self._database._open.refuse_in_block(f"{self._name}.{call}", instead)
         return writer
@@ -175,8 +184,12 @@ class Table(WritableTable):
 
         Raises
         ------
-        InvalidArgumentError, HistoryExpiredError, TableNotFoundError
-            As `scan`.
+        InvalidArgumentError
+            `at` is in the future, or is not a moment.
+        HistoryExpiredError
+            `at` is older than the table's history.
+        TableNotFoundError
+            The table did not exist at that moment.
 
         Examples
         --------

@@ -143,7 +143,7 @@ class WritableTable(ReadableTable):
         Returns
         -------
         WriteResult
-            As `insert`.
+            The timestamp and the counts. `table.scan(at=result)` reads the table with this batch.
 
         Raises
         ------

@@ -147,7 +147,6 @@ _RULES: Final = tuple(
     for pattern, words in (
         # moments
         (r"use db\.sql\(…\) without at=$", "use .at now first"),
-        (r"reads only the present: remove at=, or call db\.sql$", "reads only the present: use .at now first"),
         (r"--at\b", ".at"),
         (r"^since=", "SINCE "),
         (r"--since\b", "SINCE"),

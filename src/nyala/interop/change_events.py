@@ -369,8 +369,12 @@ def _columns_of_envelopes(
 ) -> tuple[pa.Table, np.ndarray, np.ndarray, dict[str, Any]]:
     """Return (table, numbers, deletes, columns) of Debezium events, with one entry per row to write or delete.
 
-    An event that changes the key gives two rows: the first deletes the old key, the second writes
-    the new row. `columns` has the values of `after`, but in deleted rows the key of `before`.
+    A Debezium event has the row before the change in its field `before`, and the row after the change
+    in its field `after`. An event that changes the key gives two rows: the first deletes the old key,
+    the second writes the new row.
+
+    The result `columns` maps the name of each column to an array of its values. The values come from
+    `after`, except the keys of deleted rows, which come from `before`.
 
     table:   the events, one row each.
     numbers: the position of each event.

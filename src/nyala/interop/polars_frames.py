@@ -378,7 +378,14 @@ def _translate_column_comparison(left: str, op: str | None, right: str, schema: 
 
 
 def _translate_like(name: str, test: Any, literal: Any, schema: pa.Schema) -> _Translation:
-    """Translate a test whether a text begins or ends with a constant."""
+    """Return the LIKE predicate for a polars test whether a text begins or ends with a constant.
+
+    Returns `_UNKNOWN` (not translated) for another test, or if the column or the constant is no text.
+
+    name: the tested column.
+    test: polars' name of the test, such as "StartsWith".
+    literal: the constant, as a part of polars' expression tree.
+    """
     ((form, value),) = literal["Scalar"].items() if "Scalar" in literal else literal.items()
     if form not in ("String", "StringOwned") or not pa.types.is_string(schema.field(name).type):
         return _UNKNOWN
@@ -403,9 +410,14 @@ def _name(column: Any, schema: pa.Schema) -> str:
 
 
 def _translate_in_list(name: str, literal: Any, schema: pa.Schema) -> _Translation:
-    """Translate an IN list of the column's type, or of integers. NULL in the list matches no row.
+    """Return the IN predicate for a polars test whether a column's value is in a list.
 
-    The literal contains the list as the bytes of an Arrow IPC stream with one column.
+    NULL in the list matches no row. Returns `_UNKNOWN` (not translated) if the list has only NULLs,
+    or another type than the column. The sizes of signed integers may differ.
+
+    name: the tested column.
+    literal: the list, as a part of polars' expression tree. It contains the bytes of an Arrow IPC
+        stream with one column.
     """
     kind = schema.field(name).type
     stream = literal["Series"] if "Series" in literal else literal["Scalar"]["List"]

@@ -223,7 +223,8 @@ DOT_COMMANDS: Final = {
     ".schema": DotCommand("[TABLE]", "The CREATE TABLE statement of a table, or of all.", _schema),
     ".changes": DotCommand(
         "TABLE [SINCE]",
-        "The rows that changed since an ISO time, an age (2h, 1d) or a tag. Default: all history.",
+        "The rows that changed since an ISO time, an age (2h, 1d) or a tag. Default: since the oldest "
+        "readable moment of the table.",
         _changes,
     ),
     ".at": DotCommand(

@@ -292,7 +292,10 @@ def _no(what: str, instead: str) -> exc.CompileError:
 
 
 class NyalaTypeCompiler(compiler.GenericTypeCompiler):
-    """Names of types. A store has no type for times of day, JSON and UUIDs, so they are stored as text."""
+    """Translates SQLAlchemy's types to the names of types in a store, such as DOUBLE.
+
+    Times of day, JSON and UUIDs become VARCHAR, because a store has no types for them.
+    """
 
     def visit_INTEGER(self, type_: Any, **kw: Any) -> str:
         return "INTEGER"

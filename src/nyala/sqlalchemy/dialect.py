@@ -184,7 +184,10 @@ class NyalaDialect(DefaultDialect):
     def _description(self, connection: Any, table_name: str, schema: str | None) -> Any:
         database = _database(connection)
         if schema not in (None, _SCHEMA) or table_name not in database:
-            raise exc.NoSuchTableError(table_name if schema is None else f"{schema}.{table_name}")
+            name = table_name if schema is None else f"{schema}.{table_name}"
+            raise exc.NoSuchTableError(
+                f"no table {name!r} in this store: inspect(engine).get_table_names() lists its tables"
+            )
         return database[table_name].description
 
     @cache
@@ -213,7 +216,7 @@ class NyalaDialect(DefaultDialect):
     def get_view_definition(
         self, connection: Any, view_name: str, schema: str | None = None, **kw: Any
     ) -> Any:
-        raise exc.NoSuchTableError(view_name)
+        raise exc.NoSuchTableError(f"no view {view_name!r}: a store has no views, only tables")
 
     @cache
     def get_columns(self, connection: Any, table_name: str, schema: str | None = None, **kw: Any) -> Any:
@@ -270,7 +273,12 @@ def _database(connection: Any) -> nyala.Database:
 
 
 def _option(name: str, text: str, default: Any) -> Any:
-    """Return an option of the URL in the type of its default in `nyala.connect`. Raises: ArgumentError."""
+    """Convert the text of an option in a store's URL to a bool, a number or a text.
+
+    name: the option's name. It is also a parameter of `nyala.connect`.
+    default: the default of this parameter. The result has the same type.
+    Raises: ArgumentError.
+    """
     if name in ("storage_options", "limits"):
         raise exc.ArgumentError(
             f"{name!r} cannot be in the URL of a store: pass connect_args={{{name!r}: …}}"

@@ -63,11 +63,11 @@ class NyalaImpl(DefaultImpl):
         metadata_unique_constraints: set[Any],
         metadata_indexes: set[Any],
     ) -> None:
-        """Compare only unique indexes: a store ignores the others."""
+        """Remove all indexes that are not unique from the comparison, because a store ignores them."""
         metadata_indexes.difference_update([each for each in metadata_indexes if not each.unique])
 
     def correct_for_autogen_foreignkeys(self, conn_fks: set[Any], metadata_fks: set[Any]) -> None:
-        """Compare no foreign keys: a store ignores them."""
+        """Remove all foreign keys from the comparison, because a store ignores them."""
         metadata_fks.clear()
 
     def autogen_column_reflect(self, inspector: Any, table: Any, column_info: Any) -> None:

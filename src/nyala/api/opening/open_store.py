@@ -282,7 +282,10 @@ class OpenStore:
     ) -> OpenStore:
         """Return a store whose writer is another process.
 
-        options: used once this process becomes the writer.
+        reader: reads the files of the store.
+        limits: the size limits of the writer, which are also checked in this process.
+        registration: the entry of the store among the stores that this process has open.
+        options: for this process, if it later becomes the writer.
         """
         from nyala.handover.local_writer import LocalWriter
         from nyala.handover.remote_writer import RemoteWriter

@@ -42,12 +42,15 @@ class Assigned:
 
     @property
     def names(self) -> list[str]:
-        """The columns that the SELECT computes."""
+        """The names of the columns whose new values the SELECT computes."""
         return self.target.columns if self.moves or self.all_columns else [*self.target.keys, *self.sets]
 
     @property
     def listed(self) -> str:
-        """The SELECT list that computes `names`, and the old keys if keys change."""
+        """The text between SELECT and FROM, which computes the new values of the columns in `names`.
+
+        If SET changes a key column, the text also computes the old keys, which identify the stored rows.
+        """
         target = self.target
         items = [
             f"{self.sets[name]} AS {quoted(name)}" if name in self.sets else target.alias_of(name)

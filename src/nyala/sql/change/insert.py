@@ -69,9 +69,12 @@ class _Insert:
     by_name: bool
 
 
-def is_checked(text: str, objects: Collection[str]) -> bool:
-    """Whether the written or returned rows can depend on rows that other writers change.
+def depends_on_stored_rows(text: str, objects: Collection[str]) -> bool:
+    """Whether the rows that an INSERT writes or returns can depend on rows that the store contains.
 
+    If so, the commit must check that no other writer has changed these rows meanwhile.
+
+    text: the statement without its WITH clause.
     objects: names of tables outside of the store, whose rows do not change.
     """
     reader = TokenReader(text)
@@ -88,7 +91,11 @@ def is_checked(text: str, objects: Collection[str]) -> bool:
 
 
 def compute_insert(statement: Statement, text: str) -> Change:
-    """Return what an INSERT, UPSERT or REPLACE writes."""
+    """Return the `Change` of an INSERT, UPSERT or REPLACE: the write operations, and the rows of RETURNING.
+
+    statement: the whole statement, with the snapshot or transaction that it reads.
+    text: the statement without its WITH clause, and without schemas before table names.
+    """
     reader = TokenReader(text)
     head = _head(reader, statement.source)
     target = head.target

@@ -136,7 +136,13 @@ def _is_alike(values: Sequence[Any]) -> bool:
 
 
 def _insert(context: Context, source: Source, text: str, rows: _Rows) -> str | None:
-    """Return `INSERT … SELECT … FROM rows [ON CONFLICT …]`; None: execute the rows one by one."""
+    """Rewrite an INSERT as one statement over the table `rows`, which contains all parameters.
+
+    Returns `INSERT … SELECT … FROM rows [ON CONFLICT …]`. Returns None if the statement must be
+    executed once for each row of parameters.
+
+    text: the statement, with `rows.p0` in place of the first parameter.
+    """
     reader = TokenReader(text)
     reader.until(("INTO",))
     reader.need("INTO")
@@ -188,7 +194,13 @@ def _is_parameter(text: str, rows: _Rows) -> bool:
 
 
 def _change(_: Context, source: Source, text: str, rows: _Rows) -> str | None:
-    """Return `UPDATE … FROM rows WHERE …` or `DELETE … USING rows WHERE …`; None: execute the rows one by one."""
+    """Rewrite an UPDATE or DELETE as one statement over the table `rows`, which contains all parameters.
+
+    Returns `UPDATE … FROM rows WHERE …` or `DELETE … USING rows WHERE …`. Returns None if the
+    statement must be executed once for each row of parameters.
+
+    text: the statement, with `rows.p0` in place of the first parameter.
+    """
     if rows.table.num_rows < 2:
         return None
     reader = TokenReader(text)

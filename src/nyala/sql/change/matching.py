@@ -15,7 +15,7 @@ The second and third form need one equality `t.key = source.column` for each key
 Invariants
     MT1  A cheaper form has the same result as the join. If the result could differ, the join is
          used: for a key that a source has twice, a key of another type than its column, a value
-         that the table would refuse, and after an error.
+         that the table would refuse, and if the cheaper form fails.
 """
 
 from __future__ import annotations

@@ -169,7 +169,11 @@ class _Merge(LazyValues):
 
 
 def compute_merge(statement: Statement, text: str) -> Change:
-    """Return what a MERGE writes."""
+    """Return the `Change` of a MERGE: the write operations, and the rows of RETURNING.
+
+    statement: the whole statement, with the snapshot or transaction that it reads.
+    text: the statement without its WITH clause, and without schemas before table names.
+    """
     reader = TokenReader(text)
     reader.need("MERGE", "INTO")
     target = find_target(reader, statement.source, ("USING",))

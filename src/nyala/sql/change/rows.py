@@ -24,7 +24,10 @@ _MAPPED: Final[weakref.WeakSet[mmap.mmap]] = weakref.WeakSet()
 
 
 def collected(reader: pa.RecordBatchReader) -> pa.Table:
-    """Return all rows of a stream, from 64 MB on in a temporary file."""
+    """Return all rows of a stream as a table.
+
+    If the rows have 64 MB or more, the whole table is in a temporary file that is mapped into memory.
+    """
     batches: list[pa.RecordBatch] = []
     nbytes = 0
     for batch in reader:

@@ -13,7 +13,7 @@ from typing import Final
 
 from nyala.errors import InvalidArgumentError
 from nyala.sql.change.change import Change, Plan, commit
-from nyala.sql.change.insert import compute_insert, is_checked
+from nyala.sql.change.insert import compute_insert, depends_on_stored_rows
 from nyala.sql.change.merge import compute_merge
 from nyala.sql.change.target import Statement
 from nyala.sql.change.update import compute_delete, compute_update
@@ -69,7 +69,7 @@ def plan_of(
     def plan(source: Source) -> Change:
         return _COMPUTED[word](make(context, source, with_clause, text), without)
 
-    checked = _COMPUTED[word] is not compute_insert or is_checked(statement, context.objects)
+    checked = _COMPUTED[word] is not compute_insert or depends_on_stored_rows(statement, context.objects)
     return word, plan, checked
 
 

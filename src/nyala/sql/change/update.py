@@ -20,7 +20,11 @@ from nyala.tablet.write.write_path import Request
 
 
 def compute_update(statement: Statement, text: str) -> Change:
-    """Return what `UPDATE t [AS a] SET … [FROM …] [WHERE …] [RETURNING …]` writes."""
+    """Return the `Change` of `UPDATE t [AS a] SET … [FROM …] [WHERE …] [RETURNING …]`.
+
+    statement: the whole statement, with the snapshot or transaction that it reads.
+    text: the statement without its WITH clause, and without schemas before table names.
+    """
     reader = TokenReader(text)
     reader.need("UPDATE")
     target = find_target(reader, statement.source, ("SET",))
@@ -45,7 +49,11 @@ def compute_update(statement: Statement, text: str) -> Change:
 
 
 def compute_delete(statement: Statement, text: str) -> Change:
-    """Return what `DELETE FROM t [AS a] [USING …] [WHERE …] [RETURNING …]` or `TRUNCATE [TABLE] t` writes."""
+    """Return the `Change` of `DELETE FROM t [AS a] [USING …] [WHERE …] [RETURNING …]` or `TRUNCATE [TABLE] t`.
+
+    statement: the whole statement, with the snapshot or transaction that it reads.
+    text: the statement without its WITH clause, and without schemas before table names.
+    """
     reader = TokenReader(text)
     if reader.take("TRUNCATE"):
         reader.take("TABLE")

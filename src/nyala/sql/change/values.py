@@ -57,8 +57,9 @@ how: what the SELECT does with the array.
 class _Values:
     """The rows of `VALUES (…), …`.
 
-    plain: the text of the first rows, which consist of literals and parameters; "" if `others` has all.
-    others: the other rows: for each row, a list with the text of each value.
+    plain: the text of the rows at the beginning, if at least 16 of them have only literals and
+        parameters, as in `(1, 'a'), (2, ?)`; otherwise "".
+    others: the rows after `plain`: for each row, a list with the text of each value.
     """
 
     plain: str
@@ -67,7 +68,8 @@ class _Values:
     def row(self, number: int, plain_count: int) -> list[str]:
         """Return the texts of the values of one row.
 
-        number: which row, from 0. plain_count: how many rows are in the text `plain`.
+        number: the number of the row, from 0.
+        plain_count: the number of rows in the text `plain`. The rows in `others` follow them.
         """
         if number < plain_count:
             return TokenReader(TokenReader(row_at(self.plain, number)).parenthesised()).listed()
@@ -141,9 +143,10 @@ def _one_by_one(
 
 @dataclass(frozen=True)
 class _Columns:
-    """Many rows as arrays.
+    """The rows of a long VALUES list as arrays, and the SELECT that makes the stored columns from them.
 
-    table: one array for each type of value in each column, and an array of row numbers.
+    table: the arrays. Values of different types in one column, such as 1 and 2.5, are in different
+        arrays, with NULL in the other rows. One more array has the row numbers.
     select: the SELECT that casts the arrays and combines them into columns.
     casts: the cast expressions, by the names of the arrays.
     """

@@ -134,7 +134,7 @@ def _commits(context: Context, source: Source, reader: TokenReader) -> pa.Table:
 
 def _check_present(context: Context, what: str) -> None:
     if context.at is not None or context.source is not None:
-        raise InvalidArgumentError(f"{what} reads only the present: remove at=, or call db.sql")
+        raise InvalidArgumentError(f"{what} reads only the present: use db.sql(…) without at=")
 
 
 def _table(schema: pa.Schema, rows: Sequence[Any]) -> pa.Table:

@@ -47,9 +47,10 @@ class UnusedCursors:
         """Close the cursor when Python frees `user`, or soon after.
 
         user: the object that uses the cursor.
-        Returns an empty list, to which the caller appends the streams that the cursor makes. Python
-        then frees a stream only after the cursor is closed. Freeing it waits for the threads of the
-        statement, so the garbage collector must not do it.
+        Returns an empty list. The caller must append each stream that the cursor makes. The list keeps
+        the streams until the cursor is closed, so the garbage collector cannot free them earlier. To
+        free a stream of an open cursor, the collector would wait for the threads that execute the
+        statement.
         """
         made: list[Any] = []
         weakref.finalize(user, self._close_or_leave, cursor, made)

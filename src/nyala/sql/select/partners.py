@@ -171,7 +171,10 @@ def _nodes(tree: Any, in_with: bool) -> Iterator[tuple[dict[str, Any], bool]]:
 
 
 class _Reader:
-    """Analyses a statement. It ignores case in names, as DuckDB does."""
+    """Finds which columns of a parsed SELECT must equal columns of other tables, as `Partner` objects.
+
+    It ignores case in names, as DuckDB does.
+    """
 
     def __init__(self, tables: Mapping[str, pa.Schema]) -> None:
         self._tables = {
@@ -299,8 +302,12 @@ class _Reader:
     def _pair(
         a: _Column | None, b: _Column | None, a_needs: bool = True, b_needs: bool = True
     ) -> Iterator[Partner]:
-        """Yield the restrictions that follow from `a = b`.
+        """Yield the `Partner` objects that follow from the condition `a = b`.
 
+        A `Partner` says that the statement needs only those rows of one table whose value in a column
+        also occurs in a column of the other table.
+
+        a, b: the compared columns; None: not known, and then nothing is yielded.
         a_needs: a row of a's table is in the result only if an equal row of b's table exists.
         b_needs: the same with a and b exchanged.
         """

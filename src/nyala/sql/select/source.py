@@ -85,17 +85,21 @@ class Planning:
 
     @contextlib.contextmanager
     def uncounted(self) -> Iterator[None]:
-        """In the `with` block, leave `mentions` unchanged: how often the statement names the table.
+        """Restore the counter `mentions` when the `with` block ends.
 
-        In general, each request of DuckDB for the row count adds 1 to `mentions`. But registering the
-        table in DuckDB causes such a request, too.
+        `mentions` counts how often the statement names the table: each request of DuckDB for the row
+        count adds 1. Registering the table in DuckDB causes a request, too, which must not count.
         """
         mentions = self.mentions
         yield
         self.mentions = mentions
 
     def begin(self) -> None:
-        """Prepare DuckDB's next planning of the statement: use what the last one showed, and reset the counts."""
+        """Prepare for DuckDB's next planning of the statement.
+
+        The predicates of the last planning decide which predicates the table now accepts, and which
+        row count it reports. Then the notes about the last planning are deleted.
+        """
         self.together, self.matching = self._for_next_planning()
         self.taken, self.applied, self.offered, self.mentions = [], [], [], 0
 
@@ -105,10 +109,11 @@ class Planning:
         return self._for_next_planning() != (self.together, self.matching)
 
     def _for_next_planning(self) -> tuple[bool, float]:
-        """Return the values of the fields `together` and `matching` for DuckDB's next planning.
+        """Return (together, matching) for DuckDB's next planning, from the predicates of the last one.
 
-        They are whether to accept predicates that only together match few rows, and the share of the
-        rows to report as row count. Both follow from the predicates of the last planning.
+        together: whether the table accepts all predicates that exclude at least half of the rows,
+            because few rows match all of these predicates.
+        matching: the share of the table's rows that DuckDB receives as the row count.
         """
         if not self.mentions:
             return self.together, self.matching
@@ -146,7 +151,8 @@ class ScanSource:
     """A scan that DuckDB can read any number of times, each time with columns and predicates. Thread-safe.
 
     schema: the schema of the rows that DuckDB reads.
-    runs: if `keep_runs`, one scan for each read, with the columns and predicates of this read.
+    runs: one scan for each read by DuckDB, with the columns and predicates of this read. Empty without
+        `keep_runs`.
     failure: the first error of a read. DuckDB reports only its text, so the caller raises this
         error.
     """
@@ -158,7 +164,11 @@ class ScanSource:
         planning: Planning | None = None,
         columns: Collection[str] | None = None,
     ) -> None:
-        """columns: the columns that the statement may read; None: all. Limiting them can save reading.
+        """Make the scan a source of rows for DuckDB.
+
+        keep_runs: whether `runs` collects the scan of each read, to explain the statement later.
+        planning: what DuckDB's last planning of the statement showed about the table. None: nothing yet.
+        columns: the columns that the statement may read; None: all. Limiting them can save reading.
 
         Raises: InvalidArgumentError for columns whose names differ only in case.
         """

@@ -79,7 +79,10 @@ def _offsets(text: str, places: Sequence[int]) -> list[int]:
 
 @functools.cache
 def _functions() -> frozenset[str]:
-    """Return the names of refused functions in lower case. Cost: one query of DuckDB for each process."""
+    """Return the names, in lower case, of functions that may reach outside the store, such as `read_csv`.
+
+    `check_store_only` refuses these functions. Cost: one query of DuckDB for each process.
+    """
     import duckdb
 
     with contextlib.closing(duckdb.connect(":memory:")) as connection:
