@@ -1,8 +1,8 @@
 # Everything that a contributor or CI runs. `make help` lists it.
 #
-# `make test` and `make demo` need nothing by hand: they make .venv, install what requirements/*.lock name
-# (every file checked against its hash), then the project itself, editable. Stamps in .venv make that a
-# no-op while nothing has changed. Installing compiles the kernels, if there is a C compiler.
+# `make test` and `make demo` set up everything they need: they make .venv, install the packages of
+# requirements/*.lock (each file is checked against its hash), and then the project itself, editable. Stamp files
+# in .venv skip this while nothing has changed. If there is a C compiler, the installation compiles the kernels.
 
 SHELL := /bin/bash
 VENV := .venv
@@ -18,14 +18,14 @@ HARLEQUIN_VENV := .venv-harlequin
 TOOLS_VENV := .venv-tools
 PYTHONS := 3.12 3.13 3.14
 DEMO_STORE ?= demo-store
-# What installing the project depends on besides the lock.
+# The files that the installation of the project depends on, besides the lock.
 BUILD := pyproject.toml hatch_build.py tools/build_kernels.py src/nyala/cfile/kernels/compiled.pyx \
     $(wildcard src/nyala/cfile/kernels/*.pxi)
 # Arguments for pytest, e.g. make test ARGS="-k upsert"
 ARGS ?=
 
-# What the caller's shell says about Python or Spark must not leak into .venv. Nor that Python is to keep no compiled
-# files: each of the hundreds of processes that tests start would compile all of Nyala anew.
+# Variables of the caller's shell about Python and Spark must not reach .venv. Without PYTHONDONTWRITEBYTECODE, the
+# hundreds of processes that tests start can share the compiled files of Nyala.
 unexport PYTHONPATH PYTHONHOME PYTHONDONTWRITEBYTECODE VIRTUAL_ENV SPARK_HOME SPARK_CONF_DIR PYSPARK_PYTHON PYSPARK_DRIVER_PYTHON PYSPARK_SUBMIT_ARGS
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PYTHONNOUSERSITE := 1
@@ -36,9 +36,9 @@ export PYTHONNOUSERSITE := 1
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-setup: $(VENV)/.installed  ## make .venv and install everything from the lock (demo and test do it by themselves)
+setup: $(VENV)/.installed  ## make .venv and install everything from the lock (`make demo` and `make test` do this too)
 
-# An environment for each lock: what that names, and then the project itself, editable.
+# One environment for each lock: the packages of the lock, and then the project itself, editable.
 ENVIRONMENTS := $(VENV) $(LOWEST_VENV) $(BENCH_VENV) $(BENCH_SPARK_VENV) $(S3_VENV) $(HARLEQUIN_VENV) $(TOOLS_VENV)
 $(VENV)/.locked: requirements/dev.lock
 $(LOWEST_VENV)/.locked: requirements/lowest.lock
@@ -48,7 +48,7 @@ $(S3_VENV)/.locked: requirements/s3-server.lock
 $(HARLEQUIN_VENV)/.locked: requirements/harlequin.lock
 $(TOOLS_VENV)/.locked: requirements/tools.lock
 FETCHED := the first time this fetches Spark, some 450 MB
-# The peers weigh more than all else but Spark, and no test needs them: an environment of their own.
+# The other databases of the benchmarks are large, and no test needs them. So they have their own environment.
 $(BENCH_VENV)/.locked: FETCHED := DuckDB, polars, Delta Lake: some 200 MB to fetch
 $(S3_VENV)/.locked: FETCHED := PyArrow and SeaweedFS: some 150 MB to fetch
 
@@ -64,7 +64,7 @@ $(ENVIRONMENTS:=/.installed): %/.installed: %/.locked $(BUILD)
 	@$*/bin/python tools/say-kernels
 	@touch $@
 
-kernels: setup  ## compile the kernels anew, in place (NYALA_KERNEL_CHECKS=1: each access is proved again)
+kernels: setup  ## compile the kernels in place (NYALA_KERNEL_CHECKS=1: with checks of each access to memory)
 	@$(BIN)/python tools/build_kernels.py
 	@$(BIN)/python tools/say-kernels
 
@@ -80,7 +80,7 @@ lint: setup  ## ruff, mypy --strict, import layers
 	$(BIN)/mypy src examples
 	$(BIN)/lint-imports
 
-fmt: setup  ## format and mend what ruff can mend
+fmt: setup  ## format the code, and fix what ruff can fix
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
@@ -90,7 +90,7 @@ test: java setup lint  ## the gate: lint, then all tests but those marked `long`
 test-fast: setup  ## the tests that need no Spark, without lint
 	$(BIN)/python -m pytest -n 2 -m "not long and not spark" $(ARGS)
 
-# Each has an environment of its own, .venv-3.13 for instance, and its own kernels beside those of the others.
+# Each version of Python has its own environment, such as .venv-3.13, and its own kernels.
 test-pythons:  ## the fast tests on each of Python 3.12 to 3.14 that this machine has (the gate runs on 3.11)
 	@for version in $(PYTHONS); do \
 	    if python=$$(tools/find-python $$version); then \
@@ -100,7 +100,7 @@ test-pythons:  ## the fast tests on each of Python 3.12 to 3.14 that this machin
 	    fi; \
 	done
 
-test-lowest: java $(LOWEST_VENV)/.installed  ## the tests, with the lowest versions of all that Nyala depends on
+test-lowest: java $(LOWEST_VENV)/.installed  ## the tests with the lowest allowed version of each dependency
 	$(LOWEST_BIN)/python -m pytest -n 2 -m "not long" $(ARGS)
 
 test-s3: $(S3_VENV)/.installed  ## the tests marked `s3`, with SeaweedFS as a real S3 server that checks signatures
@@ -112,7 +112,7 @@ test-harlequin: $(HARLEQUIN_VENV)/.installed  ## the tests of the adapter for Ha
 test-tools: $(TOOLS_VENV)/.installed  ## the tests of ibis, dbt and JupySQL over a store
 	$(TOOLS_VENV)/bin/python -m pytest tests/docs/test_other_tools.py $(ARGS)
 
-test-long: java setup  ## what takes more than an hour: many more random cases, the tests marked `long`; figures into docs/reliability.md
+test-long: java setup  ## tests of more than an hour: many more random cases, and the tests marked `long`; writes figures to docs/reliability.md
 	@rm -rf .figures
 	NYALA_FIGURES=$(CURDIR)/.figures $(BIN)/python -m pytest -n 2 --hypothesis-profile nightly --timeout 3600 -o faulthandler_timeout=3590 $(ARGS)
 	@$(BIN)/python -m tests.figures .figures
@@ -128,7 +128,7 @@ bench-spark: java $(BENCH_SPARK_VENV)/.installed  ## speed through Spark beside 
 docs:/.locked  ## build the documentation site in build/site (any warning is an error)
 	@$(BIN)/python tools/docs
 
-lock: setup  ## resolve the dependencies anew and write requirements/*.lock (needs uv)
+lock: setup  ## choose versions of all dependencies, and write requirements/*.lock (needs uv)
 	tools/lock
 
 clean:  ## remove .venv, caches and the demo's store

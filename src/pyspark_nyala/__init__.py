@@ -1,12 +1,12 @@
-"""What makes `format("nyala")` known to Spark without a call: the package that Spark looks for.
+"""Makes `format("nyala")` available in Spark without a call of `nyala.spark.register`.
 
-Spark imports every top-level package whose name begins with `pyspark_`, in each program that uses any data source of
-Python's, and registers the class that it finds there as `DefaultSource`. So this one is light: it imports nothing but
-PySpark's own class, which is there already, and all of Nyala only when a table is asked for.
+If a program uses any Python data source, Spark imports every top-level package whose name begins
+with `pyspark_`, and registers its class `DefaultSource`. So this module must be light: it imports
+only PySpark's base class, and loads Nyala when a table is used for the first time.
 
-One such package that raises on import switches this off for *all* of them, so this one never raises: where pyspark is
-missing it only has no `DefaultSource`, and `nyala.spark.register(spark)` then says why. What is missing below Nyala is
-told when a table is asked for.
+If one of these packages raises an error on import, Spark finds none of them. So this module never
+raises. Without PySpark it has no `DefaultSource`, and `nyala.spark.register(spark)` reports the
+reason. If a dependency of Nyala is missing, the first use of a table reports it.
 
 Source: pyspark, `pyspark/sql/worker/lookup_data_sources.py`.
 """
@@ -27,14 +27,17 @@ if TYPE_CHECKING:
 
     from nyala.spark.source.data_source import NyalaDataSource
 
-# Exception, not ImportError: a broken pyarrow or pandas raises whatever it likes.
+# Exception, not ImportError: a broken pyarrow or pandas may raise any error.
 with contextlib.suppress(Exception):
     from pyspark.sql.datasource import DataSource
 
     class DefaultSource(DataSource):
-        """`format("nyala")`: loads `NyalaDataSource` when Spark first calls it, and hands everything to it."""
+        """The class behind `format("nyala")`: passes all calls to a `NyalaDataSource`.
 
-        # Made when it is first asked for something, and pickled along: it keeps the snapshot that `schema` chose.
+        The `NyalaDataSource` is made at the first call.
+        """
+
+        # Pickled with this object, because it has the snapshot that `schema` chose.
         _made: NyalaDataSource | None
 
         def __new__(cls, *_: Any, **__: Any) -> Self:
