@@ -270,7 +270,7 @@ def test_an_immutable_column_is_refused_as_a_sequence(db: nyala.Database) -> Non
         "i", {"k": "int64", "seq": nyala.column("int64", immutable=True)}, primary_key="k"
     )
     with pytest.raises(
-        nyala.InvalidArgumentError, match="'seq' is an immutable column of table 'i', so it cannot grow"
+        nyala.InvalidArgumentError, match="'seq' is an immutable column of table 'i', so no update"
     ):
         table.upsert([{"k": 1, "seq": 1}], newest_by="seq")
 

@@ -137,9 +137,9 @@ class EncodedKeys(abc.ABC):
         """
 
     def prepare_slices(self) -> None:  # noqa: B027
-        """Find out whether all keys differ only in their last 8 bytes. The keys must ascend.
+        """Prepare these keys to be cut into slices, whose keys are then searched for.
 
-        If so, searches with slices that are made later are faster.
+        The searches are faster if all keys differ only in their last 8 bytes. The keys must ascend.
         """
 
     @abc.abstractmethod
@@ -228,9 +228,10 @@ class NumpyKeys(EncodedKeys):
 
     @property
     def tails(self) -> npt.NDArray[np.uint64]:
-        """The last 8 bytes (TAIL_WIDTH) of each key as an integer. Only for layout "fixed".
+        """The last 8 bytes (TAIL_WIDTH) of each key as an integer.
 
-        If the keys differ only in these bytes, the integers sort like the keys.
+        If the keys differ only in these bytes, the integers sort like the keys. Only for layout
+        "fixed": keys of the same length, above 8 bytes.
         """
         tails = self._tails
         if tails is None:
@@ -244,7 +245,10 @@ class NumpyKeys(EncodedKeys):
             _ = self.tails
 
     def head(self, index: int) -> bytes:
-        """Return the head of one key: its bytes without the last 8. Only for layout "fixed"."""
+        """Return the head of one key: its bytes without the last 8.
+
+        Only for layout "fixed": keys of the same length, above 8 bytes.
+        """
         return bytes(self.data[index])[: self.width - TAIL_WIDTH]
 
     def prepare_slices(self) -> None:
@@ -253,10 +257,11 @@ class NumpyKeys(EncodedKeys):
 
     @property
     def common_head(self) -> bytes | None:
-        """The first bytes of the keys, without their last 8 bytes; None if these bytes differ.
+        """The bytes before the last 8 bytes of each key; None if they are not the same in all keys.
 
-        Only for layout "fixed". The keys must ascend, and there must be at least one. Slices that
-        are made later get the cached value.
+        If they are the same, searches compare only the last 8 bytes, as integers. The keys must
+        ascend, and there must be at least one. Only for layout "fixed": keys of the same length,
+        above 8 bytes. The result is cached, also for slices of the keys that are made later.
         """
         head = self._head
         if head is None:
@@ -320,9 +325,12 @@ class NumpyKeys(EncodedKeys):
     ) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64]] | None:
         """Return (keys of `self`, probes) as integers that compare like the keys; None: impossible.
 
-        The keys of `self` must ascend. Layout "int" is always possible. Layout "fixed" is possible
-        only if all keys and probes differ only in their last 8 bytes. If there are several probes,
-        the caller must have called `prepare_slices` on them.
+        Keys of up to 8 bytes (layout "int") are such integers. Longer keys (layout "fixed") must
+        all have the same bytes before the last 8, and so must the probes. Then the integers are the
+        last 8 bytes. The keys of `self` must ascend.
+
+        Several long probes give None if the caller has not called `prepare_slices` on them. A
+        single probe needs no such call.
         """
         other = self._same(probes)
         if self.layout == "int":

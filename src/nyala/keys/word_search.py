@@ -34,7 +34,8 @@ def find_integers(numbers: Integers, sample: Integers | None, probes: Integers) 
     """Return the position of each probe in `numbers`, -1 if absent. Probes may have any order.
 
     numbers: strictly ascending, at least one.
-    sample: the result of `sample_of(numbers)`.
+    sample: every 64th number, as `sample_of(numbers)` returns it; it makes the search of a long
+            array faster. None: use a plain binary search.
     """
     last = len(numbers) - 1
     if sample is None or len(probes) < _PROBES_MIN:

@@ -1,5 +1,5 @@
 """Timestamps, and the clock that gives them.
 
-Also two timestamps of each open store: that of its newest batch, and the newest one that readers
-may see.
+For each open store, this package also holds two timestamps: that of the newest batch, and the
+newest one that readers may see.
 """

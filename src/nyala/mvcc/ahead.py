@@ -30,7 +30,13 @@ class AheadOfClock:
         self._period: tuple[int, int] | None = None
 
     def note(self, published: int, now_us: int) -> None:
-        """If the store's newest timestamp is ahead of the clock, begin or extend the period."""
+        """Note whether the store's timestamps are ahead of the machine's clock now.
+
+        If so, begin the period in which `resolve` changes datetimes, or extend it to now.
+
+        published: the newest timestamp of the store.
+        now_us:    the machine's clock, in microseconds since 1970.
+        """
         ahead_us = physical_us(published) - now_us
         if ahead_us > 0:
             begin = (
@@ -39,7 +45,12 @@ class AheadOfClock:
             self._period = begin, published
 
     def covers(self, timestamp: int) -> bool:
-        """Whether a datetime with this timestamp is in the period, so that `resolve` changes it."""
+        """Whether the store's timestamps were ahead of the machine's clock at this time.
+
+        If so, `resolve` returns another timestamp for it.
+
+        timestamp: a user's datetime, converted by `parse_at`.
+        """
         return self.resolve(timestamp) != timestamp
 
     def resolve(self, timestamp: int) -> int:

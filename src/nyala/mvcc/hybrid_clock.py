@@ -59,9 +59,10 @@ class HybridClock:
         return wall_us - jump_us if jump_us > FORWARD_BOUND_US else wall_us
 
     def reserve(self, count: int) -> int:
-        """Reserve `count` consecutive timestamps, and return the first. Raises: as `next`.
+        """Reserve `count` consecutive timestamps, and return the first.
 
         A microsecond has 4,096 timestamps, so a million timestamps move the clock by 0.25 ms.
+        Raises: the errors of `next`.
         """
         first = self.next()
         self.latest = first + count - 1
@@ -78,8 +79,8 @@ class HybridClock:
         if jump_us > FORWARD_BOUND_US:
             raise StorageError(
                 f"this machine's clock jumped ahead by {jump_us / 86_400e6:.1f} days to {_time(wall_us)} while the "
-                "store was open; nothing was written. Set the clock right and write again; if it is right now, close "
-                "the store and call connect() again"
+                "store was open; nothing was written. Set the clock right and write again; if the new time is "
+                "correct, close the store and call connect() again"
             )
         timestamp = max(from_physical(wall_us), self.latest + 2)  # + 2: C4
         if timestamp >= TIMESTAMP_MAX:

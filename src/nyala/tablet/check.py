@@ -720,10 +720,14 @@ def _common(left: AnyRowSet, right: AnyRowSet) -> Iterator[tuple[EncodedKeys, Ro
 
 
 def _rows_of(store: AnyRowSet, keys: EncodedKeys, following: bytes | None) -> Iterator[Rowids]:
-    """Search the keys in one range of rows after another. Yield the rowids found in each range.
+    """Find the rowids of `keys` in a rowset. Yield one array for each range of rows that is read.
 
-    Each array has one rowid per key, or -1 if the range does not have the key.
-    following: a key that is greater than all `keys`; None: no such key is known.
+    A DiskRowSet is read in ranges of rows, because all its keys may not fit in memory. Each array
+    has one rowid per key, or -1 if the key is not in the range.
+
+    keys:      ascending.
+    following: a key that is greater than all `keys`; rows from this key on are not read. None: read
+               up to the last row.
     """
     if isinstance(store, MemRowSet):
         yield store.find(keys)

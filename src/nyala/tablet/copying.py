@@ -148,7 +148,8 @@ def copy_store(
 def _state_of(source: ReaderStore | BucketReader) -> tuple[Root, CatalogState, Iterable[LogRecord]]:
     """Return a root of the source, its catalogue, and the batches that are only in the log.
 
-    Hold the root while the files are copied: the lease keeps its files.
+    The caller must keep a reference to the root until all files are copied. The files of the root
+    are not deleted as long as the root is alive.
     """
     if isinstance(source, BucketReader):
         root, state = source.look()

@@ -188,10 +188,12 @@ def vacuum_table(
     """Free the disk space of expired history, dead rows, the log and unneeded files.
 
     dry_run: only estimate what would be freed.
+    runner:  runs each compaction; None: in this thread.
     Returns: `files` and `bytes` that were freed; `rowsets_rewritten`; `oldest_readable`;
              `waiting_files`, the garbage files that scans, snapshots or reader processes still use;
-             and `rowsets_left_out`, the rowsets with something to free that running jobs hold.
-    Raises:  as `compact_table`.
+             and `rowsets_left_out`, the number of rowsets that could not be freed of expired
+             history and dead rows, because jobs of other processes are changing them.
+    Raises:  the errors of `compact_table`.
     """
     if not dry_run:
         with _not_nested(store):

@@ -162,7 +162,11 @@ def remaining(store: Store, table_id: int) -> Remaining:
 
 
 def _check_free(store: Store, table: TableState, keys: EncodedKeys) -> None:
-    """Raise InvalidArgumentError if a transaction is open, or a job holds a rowset with a key."""
+    """Check that nothing prevents a purge of the rows with these keys.
+
+    Raises: InvalidArgumentError if a transaction is open, or if a job of another process is
+            changing a rowset that contains one of `keys`.
+    """
     if store.pins.oldest() is not None:
         raise InvalidArgumentError(
             f"table {table.name!r} cannot be purged while a transaction is open, which could still read the rows: "
@@ -179,7 +183,11 @@ def _check_free(store: Store, table: TableState, keys: EncodedKeys) -> None:
 
 
 def _mark(store: Store, table_id: int) -> int:
-    """Store a new timestamp as the mark of the purge in the catalogue, and return it."""
+    """Store a new timestamp, the time of this purge, in the table's catalogue entry, and return it.
+
+    Change feeds, transactions and incremental backups that began earlier then find out that rows
+    were purged.
+    """
     with Uninterrupted(), store.commit_lock:
         store.check_writable()
         root = store.root

@@ -4,8 +4,9 @@
     index         Rewrite the rowset from its own rows, with all columns that snapshots still need.
                   One change of the catalogue replaces the old rowset. Encoded keys are computed
                   from the key columns, if these keys ascend within the catalogue's bounds.
-    orphan-file   Remove the file, because the catalogue does not name it. If other files are
-                  missing, or the log is damaged, the file is kept: it may be a missing file.
+    orphan-file   Remove the file, because the catalogue does not name it. If files that the
+                  catalogue names are missing, or the log is damaged, the orphan is kept: it may be
+                  one of the missing files under a wrong name.
     position      Remove the position record. The next open writes a new one.
 
 Then the store is opened and closed. This cuts off a torn end of the log, and removes leases and

@@ -326,7 +326,11 @@ class Store:
         return store
 
     def grow_reserve(self) -> None:
-        """Adjust the reserve of disk space to the amount of data, as far as space allows."""
+        """Adjust the size of the reserve of disk space to the amount of data in the store.
+
+        The reserve lets the store drop and compact data on a full disk. If too little space is
+        free, the reserve stays smaller.
+        """
         self.reserve.grow(sum(rowset.size_bytes for rowset in self.state.rowsets.values()))
 
     def _drop_abandoned(self) -> None:
@@ -581,9 +585,11 @@ class Store:
         return state
 
     def trim_log(self) -> None:
-        """Make all segments of the log garbage, if all rows are in files. Raises: as `transact`.
+        """Make all segments of the log garbage, if all rows are in files.
 
-        Does nothing if no batch was logged since the last call and the log is below its limit.
+        Does nothing if no batch was logged since the last call. But a log with more bytes than
+        `log_limit_bytes` is always trimmed.
+        Raises: the errors of `transact`.
         """
         with Uninterrupted(), self.commit_lock:
             root = self._root
@@ -746,9 +752,10 @@ class Store:
         return self._root.memory_timestamp_min() is not None  # without rows a flush does not help
 
     def pause(self, paused: bool) -> None:
-        """Note whether background work is paused. If so, writes do not wait for a shorter log.
+        """Note whether background work is paused.
 
-        Only a background flush would shorten it.
+        Otherwise writes wait while the log is too long, until a background flush has shortened it.
+        During the pause no such flush comes, so writes do not wait.
         """
         with self._relief_lock:
             self._paused = paused
@@ -847,9 +854,9 @@ class Store:
                 self.env.files.unlink(self.path(path), missing_ok=True)
 
     def collect_garbage(self) -> int:
-        """Purge expired tables and ranges, and delete unneeded files that no scan or reader uses.
+        """Delete unneeded files that no scan or reader uses, and return their number.
 
-        Returns: the number of deleted files.
+        First remove dropped tables and range partitions that no readable moment needs any more.
         """
         with self._collect_lock:
             self.purge_expired()

@@ -77,7 +77,10 @@ NO_STORE: Final = "0" * 32
 
 
 class WrongStoreError(CorruptionError):
-    """Raised if an intact file of the log belongs to another store. Never a torn tail."""
+    """Raised if an intact file of the log belongs to another store.
+
+    Such a file is never cut off as a torn tail (the unfinished end of the log after a power cut).
+    """
 
 
 def check_store_id(expected: str, found: str, path: str) -> None:

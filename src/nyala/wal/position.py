@@ -124,7 +124,10 @@ class PositionRecord:
 
 
 def write_position(files: Files, path: str, record: PositionRecord, *, durably: bool = False) -> None:
-    """Overwrite the record. Only one thread at a time may write.
+    """Overwrite the file `path` with a new position record.
+
+    The position record shows reader processes how far they may read the log. Only one thread at a
+    time may write it.
 
     durably: also sync the file.
     """

@@ -224,8 +224,9 @@ def read_frames(
         header = FrameHeader.decode(data, index, path, offset)
         if (header.salt, header.log_offset) != (segment.salt, segment.start_offset + offset):
             raise CorruptionError(
-                f"this record belongs to another position: expected log offset {segment.start_offset + offset} "
-                f"and salt {segment.salt:016x}, found {header.log_offset} and {header.salt:016x}",
+                "this record belongs to another position or another file of the log: expected log offset "
+                f"{segment.start_offset + offset} and the file's random number {segment.salt:016x}, found "
+                f"{header.log_offset} and {header.salt:016x}",
                 path,
                 offset,
             )
@@ -531,7 +532,12 @@ def _examine(files: Files, path: str, number: int, timestamp: int, store_id: str
 
 
 def _close(files: Files, directory: str, last: _Examined) -> None:
-    """Cut the torn bytes, make the rest durable, and write the missing footer."""
+    """End the last segment of the log, which has no footer.
+
+    Cut off the torn bytes at its end, make the rest durable, and write the footer.
+
+    last: what `recover` found in this segment.
+    """
     assert last.header is not None
     footer = encode_footer(last.header.salt, last.end_offset, last.timestamp_max, last.record_count)
     files.truncate(last.path, last.good_upper)  # also syncs if nothing is cut

@@ -7,14 +7,16 @@ batch has the rows as they were resolved, not as the user sent them:
               schema message | batch message   of the first group | … of the second group | …
 
 `meta` is {"key": idempotency key or null, "told": counts, "message": text, "groups": [{"table",
-"version", "kind", "tablets", "offsets", "schema", "batch"}, …]}. "told" and "message" are optional.
-Each group has two Arrow IPC messages in the encapsulated format, each a multiple of 8 bytes long.
-"schema" and "batch" are their lengths in bytes. Every record contains its schema, so a reader can
-decode it without other records, the catalogue or files. The record's header has the timestamp.
+"version", "kind", "tablets", "offsets", "schema", "batch"}, …]}. "told" has the counts of the
+batch's result, for a client that repeats the idempotency key. "message" is the commit message.
+"told" and "message" are optional. Each group has two Arrow IPC messages in the encapsulated
+format, each a multiple of 8 bytes long. "schema" and "batch" are their lengths in bytes. Every
+record contains its schema, so a reader can decode it without other records, the catalogue or files.
+The record's header has the timestamp.
 
 Invariants
     S1  The rows of a group are sorted by tablet. The rows from offsets[i] up to offsets[i + 1]
-        belong to tablet_ids[i].
+        belong to the tablet with the id tablets[i].
     S2  The name of a column is its id in decimal. Key columns come first, in key order. An upsert
         is stored as the insert or update that it became. Rows that failed, were ignored or changed
         nothing are not stored.

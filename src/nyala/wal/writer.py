@@ -435,10 +435,13 @@ class LogWriter:
         return entries
 
     def _lead(self, entries: list[_Entry], *, sync: bool, close_segment: bool = False) -> None:
-        """Write these records, sync and close the segment if requested, then wake waiting threads.
+        """Write `entries` to the log, then wake the threads that wait for them.
 
-        Does not hold the lock.
+        The calling thread is the leader: it writes for all waiting threads. It must not hold
+        `_guard`.
 
+        sync: also sync the log.
+        close_segment: also close the log's last file.
         Raises: StorageError with outcome "unknown" if a step fails.
         """
         only_sync_left = False

@@ -462,7 +462,7 @@ def test_a_task_after_the_end_of_its_lease_raises(db: nyala.Database) -> None:
         key, absolute = handover.new_staging(db.path)
         remove_rowsets(db)
         with pytest.raises(
-            HistoryExpiredError, match=r"table 't'.*\.base.*lease .*has ended.*longer `lease`"
+            HistoryExpiredError, match=r"table 't'.*\.base.*lease .*has ended.*`lease` that is longer"
         ):
             stage(db, plan, f"staging/{Path(absolute).name}", "upsert", pa.table({"k": [1], "v": [1]}))
         handover.discard_staging(db.path, key)

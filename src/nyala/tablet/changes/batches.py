@@ -87,9 +87,11 @@ def images(before: Bools, after: Bools) -> tuple[Rowids, Bools, npt.NDArray[np.i
 def finished(
     spec: ChangeSpec, arrays: list[pa.Array], types: npt.NDArray[Any], times: Timestamps
 ) -> pa.RecordBatch:
-    """Return a batch of the feed: these columns, the change type and the commit columns.
+    """Return a batch of the change feed: `arrays`, then the change type and the commit columns.
 
-    types: indexes into `CHANGE_WORDS`. times: the timestamp of each change.
+    arrays: the values of the table's columns, one row per change.
+    types:  for each change, the index of its type in `CHANGE_WORDS`.
+    times:  the timestamp of each change.
     """
     words = pa.array(CHANGE_WORDS).take(pa.array(types))
     return pa.RecordBatch.from_arrays([*arrays, words, *commit_columns(times)], schema=spec.arrow_schema)

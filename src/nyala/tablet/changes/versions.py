@@ -136,7 +136,12 @@ def _version_splits(table: TableState, rowset: AnyRowSet, spec: ChangeSpec) -> I
 
 
 def _versions(touched: Touched, lower: int, upper: int) -> pa.RecordBatch:
-    """Return all versions of the rows [lower, upper), by rowid and timestamp."""
+    """Return all versions of the rows [lower, upper) that the change feed needs.
+
+    The versions are sorted by rowid, and those of one row by timestamp.
+
+    touched: the rowset with these rows, and the feed's columns and interval.
+    """
     spec, rowset = touched.spec, touched.rowset
     grid, before, after = _lives(touched, lower, upper)
     rowids = grid.rows + lower
@@ -337,7 +342,14 @@ def _timeline(
 def _past(
     rowset: DiskRowSet, column: ColumnSchema | None, spec: ChangeSpec, lower: int, upper: int
 ) -> _Timeline | None:
-    """Return the values in UNDO files, and when each began; None if there are no such values."""
+    """Return the column's values that UNDO files give for the feed's interval; None: no values.
+
+    UNDO files have the changes before the base data. Each value comes with its row and the
+    timestamp of the change that set it.
+
+    column:       None: the column LIVENESS, which says whether a row is live.
+    lower, upper: the rows [lower, upper) of the rowset.
+    """
     column_id = LIVENESS if column is None else column.id
     files = [file for file in rowset.undo if column_id in file.column_ids and file.timestamp_max > spec.since]
     if not any(spec.meets(file.timestamp_min, file.timestamp_max) for file in files):

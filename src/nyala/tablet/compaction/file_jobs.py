@@ -86,7 +86,8 @@ class MergeJob:
     bounds:   the encoded keys between slices, in hexadecimal; each is the first key of a slice.
               None: the job chooses slices of about equal bytes. See `text_limit`.
     snapshot: all changes up to this timestamp are in the inputs' files.
-    cut:      history that only reads before this timestamp need is left out.
+    cut:      nobody reads at moments before this timestamp. So the output leaves out history that
+              is older.
     purged:   encoded keys in hexadecimal, ascending, whose values are to be erased. The merge leaves
               out their history up to `purged_until`, and rows that were not inserted again later.
     """

@@ -298,7 +298,13 @@ def _job(
     plan: _JobPlan,
     snapshot: int,
 ) -> Job | None:
-    """Return the plan's job; None if others have compacted its delta files."""
+    """Return the compaction job that carries out `plan`.
+
+    rowsets:  the rowsets to compact.
+    snapshot: all changes up to this timestamp are in the rowsets' files. Only a merge uses it.
+    Returns: None if the plan's delta files do not exist any more, because another compaction has
+             merged them.
+    """
     store.tablet_directory(tablet_id)
     token = store.env.randomness.token_hex(8)
     cut = store.history_cut(table.entry)
@@ -387,10 +393,12 @@ class _Finished:
 
 
 def _finished(store: Store, started: _Started, output: Output) -> _Finished:
-    """Open the rowsets that a merge wrote, and look up the rows that were changed while it ran.
+    """Prepare the replacement of a finished job's inputs by its output.
 
-    This needs no commit lock, so it is done before the output replaces the inputs. A delta
-    compaction needs neither. Returns the arguments and the results together.
+    For a merge, open the rowsets that it wrote, and look up the rows that were changed while it
+    ran. For a delta compaction, do nothing.
+
+    Needs no commit lock, unlike the replacement itself.
     """
     late, entries, job = None, [], started.job
     if isinstance(job, MergeJob):

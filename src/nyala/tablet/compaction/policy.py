@@ -103,8 +103,9 @@ def best_plan(
     """Return the best next plan for one tablet; None if no plan is worth its cost.
 
     A plan that drops expired files comes first, if it is worth its cost, because it makes all other
-    work smaller. It then gets at least the gain of the best other plan. Otherwise the plan with the
-    greatest gain is the best.
+    work smaller. Otherwise the plan with the greatest gain is the best. The caller compares the
+    plans of several tablets by their gain. So a plan that drops files is returned with the gain of
+    the best other plan, if that is greater than its own.
 
     target_bytes: the size of a full rowset.
     quiet: nobody has written to the tablet for a while. Then merges may rewrite large rowsets for

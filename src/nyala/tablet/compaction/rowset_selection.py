@@ -14,17 +14,18 @@ of a merge:
     budget   the most bytes that a merge may read
     1.003    decides between merges that save the same: the one with the smaller U wins
 
-The best set is found by dynamic programming over a NumPy table. The table has a row for each rowset
-and a column for each weight. A row holds the best merges of rowsets that begin no earlier than its
-rowset (a knapsack problem). Rowsets are added by ascending key_max. Each rowset updates its own
-row, and the rows of all rowsets that begin earlier. The result is optimal, and takes 0.06 s for 500
-rowsets. (Kudu computes bounds first, and solves a knapsack only where they promise 5 % more.)
+The best set is found by dynamic programming over a NumPy table (a knapsack problem). The table has
+a row for each rowset and a column for each weight. The cell (r, w) holds the greatest sum of the
+two Σ terms, for rowsets whose first key is not below that of rowset r, with a total weight of at
+most w. Rowsets are added by ascending last key. Each one may join the sets in its own row, and in
+the rows of the rowsets with a smaller first key. So it updates these rows. The result is optimal,
+and takes 0.06 s for 500 rowsets.
 
 Invariants: Q1 (growth), Q2 (progress) and Q3 (reserved rowsets) of `compaction.policy`.
 Source: Kudu compaction policy; docs/design/kudu.md, "Choice of rowsets to merge".
-Departures from Kudu: a rowset is merged only together with enough other data (Q1). Widths count
-current data (base and REDO), but the weight counts all bytes. Rowsets with a single key may be
-merged. The factor 1.003 applies to all merges.
+Departures from Kudu: a rowset is merged only if the other rowsets of the merge have enough data
+(Q1). Widths count current data (base and REDO), but the weight counts all bytes. Rowsets with a
+single key may be merged. The factor 1.003 applies to all merges.
 """
 
 from __future__ import annotations
@@ -225,9 +226,10 @@ class _Merge:
         return best
 
     def _with_enough_others(self, chosen: Ints) -> Ints:
-        """Return the largest subset of `chosen` in which each rowset has enough other data.
+        """Return the largest subset of `chosen` in which no rowset is too large for the others.
 
-        Enough is 1/growth of the rowset's bytes (see "Growth" in `compaction.policy`).
+        Either the other rowsets have at least 1/growth of the rowset's bytes in its key range, or
+        the merge makes the rowset larger by this much (see "Growth" in `compaction.policy`).
 
         chosen: indices of rowsets.
         """

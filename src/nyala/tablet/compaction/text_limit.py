@@ -46,7 +46,8 @@ def slice_bounds(rowsets: Sequence[DiskRowSet], schema: Schema, count: int) -> l
     """Return the keys at which a merge begins a new output rowset, so that none has too much text.
 
     schema: the columns that the merge writes.
-    count:  the number of output rowsets by bytes on disk. Much text needs more of them.
+    count:  the number of output rowsets that the bytes on disk require. If the inputs have much
+            text, the result has bounds for more output rowsets.
     Returns: None if the inputs have little text: `count` outputs of equal bytes are then enough.
     Cost: reads the rowsets' footers, and more (`text_bytes`) if the columns have much text.
     """
@@ -102,7 +103,7 @@ def _at_most(rowset: DiskRowSet, column: ColumnSchema) -> int:
 def _text_of(rowset: DiskRowSet, column: ColumnSchema, lower: int, upper: int) -> int:
     """Return about how many bytes of text a column has in rows [lower, upper).
 
-    Base and changes count.
+    The result includes the base data and all changes.
     """
     changes = sum(file.text_bytes(column.id, lower, upper) for file in (*rowset.undo, *rowset.redo))
     return changes + _base_of(rowset, column, lower, upper)

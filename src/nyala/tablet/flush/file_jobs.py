@@ -64,7 +64,7 @@ class RowSetPiece:
 
     @property
     def paths(self) -> list[str]:
-        """The paths of all files that writing this piece may create."""
+        """The paths of the files that writing this rowset creates: base data, and UNDO if needed."""
         return [self.path, f"{self.path}.undo"]
 
     @property

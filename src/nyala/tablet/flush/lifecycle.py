@@ -1,12 +1,13 @@
 """Flush: writes MemRowSets as DiskRowSets and DeltaMemStores as REDO files, in rounds.
 
-A round has three steps. F is the timestamp at which it freezes memory.
+A round has three steps. F is the timestamp of its first step, which freezes memory.
 
-    freeze   (commit lock)   Replace the memory of the chosen tablets by empty stores, in a new
-                             root. A frozen MemRowSet still takes updates and deletes of its rows;
-                             a frozen DeltaMemStore does not change any more.
-    write    (no lock)       Sync the log through F (rule W2). Write the stores as of F to files,
-                             and sync the files.
+    freeze   (commit lock)   Make a new root, in which the chosen tablets have a new empty MemRowSet
+                             and new empty DeltaMemStores. The former ones are now frozen. A frozen
+                             MemRowSet still takes updates and deletes of its rows; a frozen
+                             DeltaMemStore does not change any more.
+    write    (no lock)       Sync the log up to F (rule W2). Write the frozen memory as of F to
+                             files, and sync the files.
     install  (commit lock)   Commit one catalogue change that names the files and says up to which
                              timestamps all rows are in files (rule R2). Move changes that a frozen
                              MemRowSet got after F to the new rowset by row position. Install a new
@@ -17,14 +18,14 @@ Invariants
         round raises it to the F of the youngest MemRowSet that it writes. So a round also writes
         every frozen MemRowSet that an earlier, failed round left. Rounds of one tablet commit in
         the order of freezing (rule R2).
-    F2  A failed round changes nothing. The frozen stores stay readable and writable in the root,
+    F2  A failed round changes nothing. The frozen MemRowSets and DeltaMemStores stay in the root,
         and the next round flushes them. The failed round, or the next open, removes its files.
     F3  A segment of the log is removed only by a catalogue change after which nothing in the
         segment is needed (rule R3).
-    F4  An alteration or a failed round may leave a frozen MemRowSet. The next round freezes it
-        again, at its own F, because the MemRowSet may have got changes since. So a flush that holds
-        the commit lock from freezing to installing leaves nothing in memory. `direct_commit` needs
-        this.
+    F4  An alteration of the table or a failed round may leave a frozen MemRowSet, which then gets
+        more changes. The next round freezes it again, with the F of that round, and so writes these
+        changes too. If a round holds the commit lock in all three steps, no change comes after F.
+        Then nothing is left in memory, which `direct_commit` needs.
 
 Source: docs/design/compaction.md, "Files to files"; docs/design/rules.md, W2, R2 and R3;
 docs/design/kudu.md, "Write path and flush". Unlike Kudu, there is no DuplicatingRowSet: the install
@@ -277,8 +278,9 @@ def freeze_memory(store: Store, table: TableState) -> TableState:
 def _add_pieces(store: Store, part: _FrozenTablet) -> None:
     """Decide which files a flush writes for one tablet, and add them to `part`.
 
-    For each file this adds its source to `part.targets`, and its path and content to `part.pieces`.
-    It leaves out history that no readable moment needs, and then sets `part.cut`.
+    For each file, `part.targets` gets the frozen memory that the flush writes to it. `part.pieces`
+    gets the path and the content of the file. If history that no readable moment needs is left out,
+    `part.cut` becomes the timestamp before which it is left out.
     """
     schema = part.table.stored_schema()
     cut = store.history_cut(part.table.entry)

@@ -97,9 +97,11 @@ def _routed_runs(table: TableState, batches: Iterator[pa.RecordBatch]) -> Iterat
 
 
 def _routed(table: TableState, batches: Sequence[pa.RecordBatch], begin: int) -> pa.RecordBatch:
-    """Return the rows of `batches` by tablet and key, with the columns TABLET and ROW.
+    """Return the rows of all `batches` as one batch, sorted by tablet and then by key.
 
-    Rows without a tablet come last.
+    Rows that belong to no tablet come last. Two columns are added: TABLET, the tablet's id, and
+    ROW, the row's number in the order in which the task got its rows.
+
     begin: the number of rows that this task has returned before.
     """
     rows = pa.Table.from_batches(batches).combine_chunks()

@@ -52,9 +52,9 @@ class StoreLog(Protocol):
         ...
 
     def holds_before(self, mark: int) -> bool:
-        """Return whether the log still has files that were written before a call of `cut`.
+        """Return whether the log still has files that were written before an earlier call of `cut`.
 
-        mark: the result of this call.
+        mark: the number that `cut` returned. `cut` begins a new file of the log.
         """
         ...
 

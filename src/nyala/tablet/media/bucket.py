@@ -397,7 +397,10 @@ class WriterHeartbeat:
             self._thread.join(_LEAVE_S)
 
     def release(self) -> None:
-        """End the thread that renews the hint. May be called twice."""
+        """End the thread that shows other processes that this writer is alive.
+
+        May be called twice.
+        """
         atexit.unregister(self._leave)
         self._stop.set()
         with contextlib.suppress(RuntimeError):  # in a forked child, whose thread does not exist

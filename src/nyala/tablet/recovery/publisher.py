@@ -58,6 +58,10 @@ class Publisher:
                 logger.warning("reader processes see the newest batches later: %s", error)
 
     def stop(self) -> None:
-        """Write no more records: the position record then belongs to the next writer."""
+        """Make every later call of `publish` do nothing.
+
+        The position record, which shows readers how far they may read, then belongs to the next
+        writer.
+        """
         with self._lock:
             self._stopped = True

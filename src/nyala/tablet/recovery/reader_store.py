@@ -110,7 +110,9 @@ class ReaderStore:
         """Open the store at `path` for reading.
 
         replay_limit_bytes: the memory limit for unflushed rows; default: `memory_limit_bytes`.
-        limits: the writer's limits, for a process that prepares writes.
+        limits: the size limits of columns, keys and values (see `nyala.connect`). A process that
+                shares the store needs those of the writer, because it checks rows before it sends
+                them to the writer. Others do not need them.
         Raises: StorageError if there is no store, or if the unflushed rows exceed the limit;
                 CorruptionError.
         """
@@ -194,9 +196,12 @@ class ReaderStore:
         return read_position(self.env.files, layout.position_path(self.root_path))
 
     def _relieved(self, timestamp: int, report: ReplayReport) -> Root:
-        """Check the memory that the replayed rows take. The `Replayer` calls it as `relieve`.
+        """Check during the replay of the log that the replayed rows do not take too much memory.
 
-        Raises: StorageError if they exceed the limit.
+        The `Replayer` calls this function now and then, with two arguments that are not needed
+        here. It continues with the returned root, which is always the present one.
+
+        Raises: StorageError if the rows exceed the reader's memory limit for unflushed rows.
         """
         self._overfull = self._root.memory_bytes() > self._replay_limit_bytes
         self._check_memory()

@@ -89,7 +89,10 @@ class OpenRowSets:
     ) -> DiskRowSet:
         """Return the open rowset with these files, without changes that are only in memory.
 
-        root_path: the folder of the store. fields: the rowset, as `RowSetFiles.to_json` returns it.
+        root_path: the folder of the store.
+        fields: the rowset, as `RowSetFiles.to_json` returns it.
+        schema_text, schema: the table's schema as JSON text, by which a cached rowset is found; and
+            the same schema as an object, with which the files are opened.
         Raises: the errors of `RowSetFiles.from_json`; MissingFileError if one of its files is gone.
         """
         key = (root_path, schema_text, json.dumps(fields))

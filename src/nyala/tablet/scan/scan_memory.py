@@ -124,10 +124,11 @@ class SplitSizer:
 def _parts(
     rowset: DiskRowSet, spec: ScanSpec, columns: Collection[ColumnSchema]
 ) -> tuple[float, list[ColumnReader]]:
-    """Return (bytes per row, readers of the decoded columns).
+    """Return (bytes per row in memory, readers of the columns that the scan decodes).
 
-    The bytes include changed text, but no other text, whose size the readers know. A column that is
-    read as dictionary codes has no reader; its codes count in the bytes.
+    The caller adds the bytes of text in the base data, which it gets from the column readers. All
+    other values count in the bytes per row, also text that was changed after the base data was
+    written. A column that is read as dictionary codes has no reader, but its codes count.
     """
     per_row, readers = 0.0, []
     given = {column.name for column in columns} - spec.types.keys()
@@ -161,7 +162,7 @@ def _parts(
 
 
 def _columns(spec: ScanSpec, columns: Collection[ColumnSchema]) -> list[ColumnSchema]:
-    """Return these columns, and those of the predicate."""
+    """Return all columns that the scan reads: `columns`, and those of its predicate."""
     names = {column.name for column in columns}
     others = () if spec.predicate is None else sorted(spec.predicate.columns - names)
     return [*columns, *map(spec.schema.by_name, others)]

@@ -58,9 +58,9 @@ _UNITS_S: Final = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 def oldest_readable(entry: TableEntry, published: int, now_us: int) -> int:
     """Return the oldest timestamp at which the table can be read.
 
-    Returns 0 if every moment since the table's creation can be read. Otherwise this is the present
-    minus the table's history, or the oldest tag; or a later moment, before which history was
-    discarded.
+    Returns 0 if every moment since the table's creation can be read. Otherwise the result is the
+    present minus the table's history, or the oldest tag if it is older. If history was discarded
+    up to a later moment, the result is that moment.
 
     published: the newest timestamp that readers may see.
     now_us:    the present, in microseconds since 1970.

@@ -32,5 +32,5 @@ def kept_by_lease(what: str, again: str) -> Iterator[None]:
             raise missing from error
         raise HistoryExpiredError(
             f"a file of {what} is gone ({error.path}), because the lease that kept it has ended: {again}, with a "
-            "longer `lease` if it takes that long"
+            f"`lease` that is longer than {what} takes"
         ) from error

@@ -89,9 +89,9 @@ def locate(
 
     keys: in (tablet, key) order; equal keys may repeat.
     tablets: the index of each key's tablet in `table.tablets`.
-    newer_than: only for the replay of the log: the timestamp of each key's logged change. Finds
-        only rows that were inserted before the change, in rowsets whose files do not have the
-        change yet.
+    newer_than: only for the replay of the log: the timestamp of each key's logged change. A
+        row is not found if it was inserted after this change, or if the files of its rowset already
+        have the change.
     at: only for a transaction's copy of a table, which has the transaction's own writes. All rows
         in each tablet's `memory` must have been inserted at `at` or before. None: now.
     Cost: per touched tablet one look-up in memory, and one in each DiskRowSet whose key range has

@@ -317,7 +317,7 @@ class Root(LazyValues):
         return found
 
     def table_at(self, name: str, timestamp: int) -> TableState:
-        """Return the table with this name that existed at `timestamp`; it may be dropped since.
+        """Return the table that had this name at `timestamp`, even if it was dropped later.
 
         If no such table existed, return the table that has the name now.
         Raises: TableNotFoundError.

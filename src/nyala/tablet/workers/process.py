@@ -180,7 +180,7 @@ class Worker:
             def check_start() -> None:
                 check()
                 if SYSTEM.clock.monotonic_s() > began_s + _START_TIMEOUT_S:
-                    raise _ChildEnded(f"the worker sent nothing for {_START_TIMEOUT_S:g} s")
+                    raise _ChildEnded(f"it gave no answer within {_START_TIMEOUT_S:g} s")
 
             try:
                 self._child = _Child(self._command or _command())

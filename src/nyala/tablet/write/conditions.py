@@ -124,8 +124,8 @@ def check_condition(
         )
     if column.immutable:
         raise InvalidArgumentError(
-            f"newest_by={column.name!r} is an immutable column of table {table.name!r}, so it cannot grow; name "
-            "another column"
+            f"newest_by={column.name!r} is an immutable column of table {table.name!r}, so no update can give it "
+            "a greater value; name a column that grows with each change of a row"
         )
     operation = dataclasses.replace(operation, sequence=column.id)
     if not operation.columns:

@@ -233,10 +233,13 @@ def absent_before(timestamp: int, count: int) -> DeltaRun:
 
 
 def dead_at(timestamp: int, count: int) -> DeltaRun:
-    """Return the UNDO deltas of `count` new rows that are alive only at `timestamp` - 1.
+    """Return UNDO deltas that make `count` new rows live only at `timestamp` - 1.
 
-    No reader reads at this moment, so no reader sees the rows. They only store the `newest_by`
-    values of deletes whose keys do not exist.
+    The clock guarantees that no reader reads at this moment, so no reader sees the rows. Each row
+    is for a delete with `newest_by` whose key does not exist. It only keeps the delete's value of
+    the column that `newest_by` names.
+
+    timestamp: the timestamp of the batch with the deletes.
     """
     return DeltaRun(
         kind="undo",

@@ -31,8 +31,9 @@ class Effect:
     """One kind of change to some rows of one table: logged as one group, then applied to memory.
 
     All arrays have one element per row.
-    kind:    "insert", "update", "delete" or "tombstone". A tombstone is a new row that was never
-             alive: a delete of an unknown key with `newest_by` stores its sequence in it.
+    kind:    "insert", "update", "delete" or "tombstone". A tombstone is a new row that no reader
+             sees. A delete with `newest_by` whose key does not exist adds such a row, to keep its
+             value of the column that `newest_by` names.
     tablets: the index of each row's tablet in `TableState.tablets`
     columns: by column id, key columns first
     codes:   the index of each row's rowset in `ResolvedBatch.rowsets`; ABSENT for an insert
@@ -53,7 +54,10 @@ class Effect:
 
     @property
     def nbytes(self) -> int:
-        """The number of bytes of `columns`, or of `message` if it is already encoded."""
+        """The number of bytes of the rows: of the Arrow IPC message for the log, if it is encoded.
+
+        Otherwise the number of bytes of `columns` in memory.
+        """
         return held_bytes(self.columns.values()) if self.message is None else self.message.size
 
     def new_values(self, key_ids: Collection[int]) -> dict[int, Column]:

@@ -239,7 +239,10 @@ def _fail_missing(
     counts: OperationCounts,
     losing: np.ndarray,
 ) -> None:
-    """Add a "missing key" error for the last `losing[g]` rows of key g, or count them ignored."""
+    """Add a "missing key" error for each row that fails, or count these rows as ignored.
+
+    losing: for each key, the number of its rows that fail, counted from its last row.
+    """
     if operation.ignore:
         counts.ignored += int(losing.sum())
     elif losing.any():
@@ -249,13 +252,19 @@ def _fail_missing(
 def _fail(
     errors: RowErrors, operation: PreparedOperation, losing: np.ndarray, code: str, message: str
 ) -> None:
-    """Add an error with this code and message for the last `losing[g]` rows of each key g."""
+    """Add an error with this code and message for each row that fails.
+
+    losing: for each key, the number of its rows that fail, counted from its last row.
+    """
     lost, _ = _last_rows(operation, losing)
     errors.add(np.sort(operation.rows[lost]), code, message)
 
 
 def _fail_duplicates(errors: RowErrors, operation: PreparedOperation, losing: np.ndarray) -> None:
-    """Add a "duplicate key" error for the last `losing[g]` rows of each key g."""
+    """Add a "duplicate key" error for each row that fails.
+
+    losing: for each key, the number of its rows that fail, counted from its last row.
+    """
     lost, group = _last_rows(operation, losing)
     rows, firsts = operation.rows[lost], operation.rows[operation.starts[:-1][group[lost]]]
     messages = [repeated_text(first, row) for first, row in zip(firsts.tolist(), rows.tolist(), strict=True)]
@@ -263,9 +272,11 @@ def _fail_duplicates(errors: RowErrors, operation: PreparedOperation, losing: np
 
 
 def _last_rows(operation: PreparedOperation, losing: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the positions in `operation.rows` of the last `losing[g]` rows of each key g.
+    """Find the rows that fail: of each key the last ones.
 
-    The second result has, for each row in `operation.rows`, the index of its key.
+    losing: for each key, the number of its rows that fail, counted from its last row.
+    Returns: the positions of these rows in `operation.rows`; and for each row in `operation.rows`
+             the index of its key.
     """
     sizes = operation.group_sizes
     group = np.repeat(np.arange(len(sizes)), sizes)
@@ -320,10 +331,12 @@ def _fold(
 def _columns(
     table: TableState, operation: PreparedOperation, rows: np.ndarray, needed: Sequence[ColumnSchema]
 ) -> tuple[dict[int, Column], pa.RecordBatch | None, pa.Buffer | None]:
-    """Return the `needed` columns of these rows by id; columns that were not given get defaults.
+    """Return the values that `rows` write to the columns `needed`.
 
-    The second result is the Arrow batch that the log stores, with these columns. The third result
-    is the IPC message of this batch. Each of them is None if it was not computed before.
+    Returns: the columns by id, with default values for those that the user did not give; the same
+             columns as the Arrow batch that the log stores; and the IPC message of this batch. The
+             batch and the message may be None, if the preparation of the operation did not make
+             them. Then they are made later.
     """
     given, ready = operation.columns, operation.ready
     pick = None if _is_identity(rows, operation.row_count) else pa.array(rows)

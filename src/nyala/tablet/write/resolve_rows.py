@@ -113,8 +113,8 @@ def resolve_rows(
 ) -> None:
     """Resolve `operations` in their order, and add effects, counts and errors to `resolved`.
 
-    at: only in a transaction, whose copy of the table has its own writes: the moment at which keys
-        are looked up. None: now.
+    at: the moment at which keys are looked up; None: now. Only a transaction passes a moment. Then
+        `table` is its private copy, which also has the transaction's own writes.
     """
     keys, tablets, rows = _combined(table, operations)
     located = locate(table, keys, tablets, at=at)
@@ -425,10 +425,10 @@ class _Values:
 
     @staticmethod
     def nothing(column: ColumnSchema, key_count: int) -> _Values:
-        """Return a value for each key without meaning: NULL, or 0 or "" if the column is NOT NULL.
+        """Return a meaningless value for each key: NULL, or 0 or "" if the column is NOT NULL.
 
-        A row that stores only the `newest_by` value of a delete gets these values in its other
-        columns. No reader ever sees such a row.
+        They are needed for rows that no reader ever sees. Such a row only keeps the value of a
+        delete in the column that `newest_by` names. Its other columns get these values.
         """
         none = pa.nulls(1, column.type.arrow)
         if not column.nullable:

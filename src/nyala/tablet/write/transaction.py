@@ -101,7 +101,7 @@ class CommitParts(Protocol):
 
 
 class SnapshotStore(Protocol):
-    """The type of the store that a transaction works on: it has these methods."""
+    """The type of the store that a transaction works on: the methods that the transaction calls."""
 
     def check_writable(self) -> None: ...
 

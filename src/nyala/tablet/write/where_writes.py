@@ -267,7 +267,8 @@ def _find(
 ) -> Iterator[tuple[int, list[pa.Array]]]:
     """Yield the found rows in the order of the keys, as (row count, one array per column).
 
-    There is one such pair, or several if the text is too large for one Arrow array.
+    There is one such pair. If the values of a text column are too large for one Arrow array, there
+    are several pairs.
     """
     covered = np.flatnonzero(tablets >= 0)
     by_key = encoded.take(covered).sort_indices()

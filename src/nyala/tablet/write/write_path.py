@@ -94,7 +94,8 @@ class Request:
 
     ignore:    count rows with duplicate or missing keys as ignored, instead of failing.
     numbers:   the row numbers to use in errors, int64; None: positions in `data`.
-    routed:    each row's tablet id as another process computed it, or -1; None: not computed.
+    routed:    each row's tablet id as another process computed it, or -1 if no tablet covers the
+               row's key; None: not computed.
     condition: write only rows that pass this comparison with the stored rows; None: all.
     errors:    the errors of rows of `data` that another process could not convert.
     sets_immutable: whether immutable columns of existing rows change too.
@@ -208,7 +209,13 @@ def find_committed(store: Store, idempotency_key: str) -> WriteResult | None:
 
 
 def recorded_result(known: CommittedKey) -> WriteResult:
-    """Return the recorded result of a batch, summed over its requests. Raises: CorruptionError."""
+    """Return the result of a batch that was committed earlier under an idempotency key.
+
+    Its counts are the sums over all operations of the batch.
+
+    known: what the store recorded about this key.
+    Raises: CorruptionError if the recorded result is invalid.
+    """
     result, failed = decode_result(known.timestamp, known.result)
     if failed:
         logger.warning(
@@ -551,8 +558,8 @@ class InsertAddition:
     """New rows for one MemRowSet: the rows [offset, offset + length) of `shared`.
 
     Several additions, for several tablets, share one batch `shared`.
-    order: for each row of `shared`, the number of the written row from which it was taken. Only the
-           replay of the log uses it, to assign timestamps. None: the rows were not reordered.
+    order: for each row of `shared`, its position in the `Effect` from which it was taken. Only the
+           replay of the log uses it, to assign timestamps. None: the order is the same.
     """
 
     memory: MemRowSet
@@ -573,8 +580,8 @@ class DeltaAddition:
 
     Several additions, for several rowsets, share one batch `shared`.
     length: the number of changed rows.
-    order: for each row of `shared`, the number of the written row from which it was taken; None:
-           the rows were not reordered.
+    order: for each row of `shared`, its position in the `Effect` from which it was taken; None: the
+           order is the same.
     shift: 0: the changes get the timestamp of the batch. -1: they get the timestamp before it, for
            a row that must be live only at this timestamp (see `TombstoneAddition`).
     """

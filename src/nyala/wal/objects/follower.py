@@ -177,9 +177,10 @@ class LogFollower:
         return self._checkpoint
 
     def live_slots(self) -> list[LiveSlot]:
-        """Return the objects of the log that this follower has read since its start.
+        """Return the objects of the log that this follower has read, from a checkpoint on.
 
-        It starts at a checkpoint. A writer deletes these objects after later checkpoints.
+        A process that becomes the writer deletes these objects when later checkpoints make them
+        unneeded.
         """
         return list(self._live)
 
@@ -390,7 +391,11 @@ class LogFollower:
         return entries
 
     def _note(self, payload: bytes, path: str) -> None:
-        """Remember the checkpoint that a record of the log announces. `payload` is its header."""
+        """Remember the checkpoint that a record of the log announces.
+
+        payload: the bytes in the record, which are a copy of the checkpoint's header.
+        path:    the object with the record, for error messages.
+        """
         if len(payload) != CHECKPOINT.size_bytes:
             raise CorruptionError(
                 f"the log record that announces a checkpoint has {len(payload)} bytes: expected "

@@ -215,7 +215,10 @@ class Slot:
 
     @classmethod
     def parse(cls, key: str) -> Slot | None:
-        """Return the slot of the object with this key; None if the key is not one of the log."""
+        """Return the place in the log of the object with this name; None: not an object of the log.
+
+        key: the name of an object in the bucket.
+        """
         match = _SLOT_KEY.fullmatch(key)
         return None if match is None else cls(Epoch(int(match[1]), match[2]), int(match[3]))
 
@@ -406,7 +409,11 @@ def _decode_record(data: bytes, buffer: pa.Buffer, offset: int, path: str) -> Re
             offset,
         )
     if any(data[upper:padded]):
-        raise CorruptionError("the padding of a record is not zero", path, upper)
+        raise CorruptionError(
+            "the padding after a log record's payload must be zero bytes, found others: the log object is damaged",
+            path,
+            upper,
+        )
     payload = buffer[lower:upper]
     found = crc32c(payload)
     if found != values["payload_crc32c"]:
@@ -585,8 +592,9 @@ class CheckpointHeader:
                 )
         if log_start[::2] > position[::2]:
             raise CorruptionError(
-                f"the checkpoint has the state before (epoch, token, number) {position}, but says that an open reads "
-                f"the log only from {log_start} on, so records between them would be missing",
+                f"the checkpoint has the state before (epoch, token, number) {position}, but says that "
+                f"reading of the log begins at {log_start}; records between them would be missing, so the "
+                "checkpoint is damaged",
                 path,
                 0,
             )
@@ -704,7 +712,9 @@ def _encode_json(fields: dict[str, Any]) -> bytes:
 def _decode_json(data: bytes, path: str) -> dict[str, Any]:
     try:
         if len(data) > _JSON_MAX_BYTES:
-            raise ValueError(f"expected at most {_JSON_MAX_BYTES} bytes, found {len(data)} bytes")
+            raise ValueError(
+                f"expected a JSON object of at most {_JSON_MAX_BYTES} bytes, found {len(data)} bytes"
+            )
         fields = json.loads(data)
         if not isinstance(fields, dict):
             raise ValueError(f"expected a JSON object, found {type(fields).__name__}")

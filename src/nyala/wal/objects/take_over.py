@@ -11,8 +11,8 @@ and names the next one. A process becomes the writer by creating a seal:
        only because its object had been deleted. Then the seal does not count (S1): continue with 2.
     5  This process writes the next epoch.
 
-The former writer may be alive or dead. If it creates another group, it finds the seal and raises
-`FencedError`. Clocks and locks are not needed.
+The former writer may be alive or dead. If it tries to write another object of the log, it finds the
+seal in the slot and raises `FencedError`. Clocks and locks are not needed.
 
 Rules
     S1  A seal counts only if its slot had not been deleted before (`LogFollower.must_begin_again`).
@@ -22,8 +22,8 @@ Rules
         leads to an epoch in which nobody writes.
     S7  If the writer fills the slot first, this process creates another seal some slots later, a
         *wall*. It stops a writer that is always faster. A wall ends the epoch only if every slot
-        before the wall has a group. If the writer stops earlier, this process seals the next slot,
-        and the wall has no effect.
+        before the wall has an object with records. If the writer stops earlier, this process seals
+        the next slot, and the wall has no effect.
 
 Source: docs/design/object-storage.md, "The log".
 """
@@ -186,12 +186,14 @@ def take_over(
 def _seal(
     env: Env, objects: Objects, store_id: str, slot: Slot, previous_crc: int, patience_s: float
 ) -> tuple[bytes, bytes | None]:
-    """Try to create a seal in `slot`, which ends an epoch (one writer's part of the log).
+    """Try to create a seal as the object `slot` of the log.
+
+    A seal ends an epoch (one writer's part of the log). A slot is one numbered object of the log.
 
     previous_crc: the CRC of the log's object before `slot`; `ANY_GROUP` if it is not known.
     patience_s: how many seconds to repeat a request that gets no answer.
     Returns: the bytes of the seal; and None if it was created, or the bytes of the other object
-             that is in the slot already.
+             that already has this number.
     Raises: StorageError if the bucket does not answer.
     """
     epoch = slot.epoch.next(env.randomness.token_hex(8))  # S6

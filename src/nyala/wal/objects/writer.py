@@ -305,9 +305,10 @@ class ObjectLog:
         )
 
     def _adopt(self) -> _Group | None:
-        """Return a group of records whose thread was interrupted, for example by Ctrl-C.
+        """Take over a group of records whose thread was interrupted, for example by Ctrl-C.
 
-        This thread must then write it. None: there is no such group. The caller must hold `_guard`.
+        Returns: the group, which the caller must then write; None if there is no such group. The
+                 caller must hold `_guard`.
         """
         for group in self._groups.values():
             if group.leader is None and not group.exists and self._failure_of(group.end.offset) is None:
@@ -534,7 +535,8 @@ class ObjectLog:
     def announce(self, *, leaving: bool = False) -> None:
         """Write the object `writer` (the hint), which names the process that writes to the store.
 
-        If a newer writer has replaced this process, its hint is kept. Errors are ignored.
+        If a newer writer has replaced this process, do not overwrite the newer writer's hint. Errors
+        are ignored.
 
         leaving: True: the hint says that this process writes no more. False: the hint says that
                  this process writes, unless the log is closed.
