@@ -272,7 +272,7 @@ class LogWriter:
         """Write all appended records to the file, but do not sync it.
 
         Then reader processes see the records, and the records survive the end of this process.
-        Waits while a sync is running. Raises: as `sync`.
+        Waits while a sync is running. Raises: the errors of `sync`.
         """
         try:
             with self._guard:
@@ -290,7 +290,7 @@ class LogWriter:
 
         The thread of `tablet.group_sync` calls this method.
         Returns: the seconds until the next call is due; None if no record waits for a sync.
-        Raises: as `sync`.
+        Raises: the errors of `sync`.
         """
         oldest_s = self._oldest_unsynced_s
         if self.durability == "os" or oldest_s is None or self.failure is not None:
@@ -304,7 +304,7 @@ class LogWriter:
     def roll(self) -> None:
         """Write and sync everything, and close the present segment file, so that it can be dropped.
 
-        Raises: as `sync`.
+        Raises: the errors of `sync`.
         """
         try:
             with self._guard:
@@ -341,7 +341,7 @@ class LogWriter:
         After a failure the writer only closes the file. Otherwise `synced` and `written` are after
         the footer, so the position record includes the footer. Without it, a damaged footer of the
         last segment would look like a torn tail.
-        Raises: as `sync`.
+        Raises: the errors of `sync`.
         """
         with self._guard:
             if self._closed:

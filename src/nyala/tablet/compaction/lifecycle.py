@@ -183,7 +183,8 @@ def compact_together(
     Leaves out plans whose rowsets are reserved by others, or whose reservation was revoked.
 
     run_all: runs the jobs anywhere and returns their outputs in order; raises if one failed.
-    Raises:  as `compact`. No input is replaced then, and the files of all jobs are removed.
+    Raises:  the errors of `compact`. No input is replaced then, and the files of all jobs are
+             removed.
     """
     reports = [
         report

@@ -156,7 +156,7 @@ def flush_deltas(store: Store, rowset_ids: Collection[int]) -> int:
     """Flush the DeltaMemStores of these rowsets, also of reserved rowsets. Return a timestamp F.
 
     A compaction calls it at its beginning. Afterwards these DeltaMemStores have only changes after
-    F. Requires the flush lock. Raises: as `flush`.
+    F. Requires the flush lock. Raises: the errors of `flush`.
     """
     assert store.flush_lock.held(), "one round at a time"
     frozen, timestamp = _freeze(store, rowset_ids=set(rowset_ids))

@@ -354,7 +354,7 @@ def check_columns_of(
     """Check that rows with this Arrow schema can be written to `table` by a load.
 
     condition: the condition of an upsert (`when`, `newest_by`), which is checked too.
-    Raises: as `check_columns`.
+    Raises: the errors of `check_columns`.
     """
     name, _, ignore = operation.partition("-")
     prepare_request(table, Request(table.name, name, schema.empty_table(), bool(ignore), condition=condition))

@@ -62,7 +62,7 @@ def replace_content(
 
     collect: leave failing rows out and report them in the result. Otherwise one failing row stops
              the whole batch.
-    Raises: as `write`. The content is then unchanged.
+    Raises: the errors of `write`. The content is then unchanged.
     """
     store.check_writable()
     if request.operation not in ("insert", "upsert"):

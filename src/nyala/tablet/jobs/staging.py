@@ -58,7 +58,7 @@ def beside(folder: str, key: str) -> str:
     """Return the staging folder of the job `key`.
 
     folder: the staging folder of another job of the same store.
-    Raises: as `staging_folder`.
+    Raises: the errors of `staging_folder`.
     """
     return staging_folder(os.path.dirname(os.path.dirname(folder)), key)
 

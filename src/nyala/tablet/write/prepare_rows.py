@@ -72,7 +72,7 @@ def prepare_rows(table: TableState, data: Sequence[tuple[str, Any]] | MixedRows)
     operation: one of OPERATION_NAMES.
     row: a dict, a dataclass, or a tuple in the order of the table's columns. Rows may give
          different columns. A key is as in `Table.get`.
-    Raises: as `prepare`; InvalidArgumentError for an item that is not such a pair.
+    Raises: the errors of `prepare`; InvalidArgumentError for an item that is not such a pair.
     """
     schema = table.schema
     codes, given_rows = _row_operations(data, schema)

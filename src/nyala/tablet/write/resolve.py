@@ -83,8 +83,8 @@ def resolve(
 ) -> ResolvedBatch:
     """Resolve `operations`, all on `table`: decide what each row does. Requires the commit lock.
 
-    at: only in a transaction, whose copy of the table has its own writes: the moment at which keys
-        are looked up. None: now.
+    at: the moment at which keys are looked up; None: now. Only a transaction passes a moment. Then
+        `table` is its private copy, which also has the transaction's own writes.
     """
     # This function adds errors to copies, because a batch that is too large for the log is resolved
     # twice.

@@ -168,11 +168,14 @@ class OpenTransaction:
             return self._root, self._now
 
     def write(self, request: Request, *, collect: bool) -> WriteResult:
-        """Write rows by key. Raises: as `write_path.write`; TransactionEndedError."""
+        """Write rows by key. Raises: the errors of `write_path.write`; TransactionEndedError."""
         return self.write_together([request], collect=collect)[0]
 
     def write_together(self, requests: Sequence[Request], *, collect: bool = False) -> list[WriteResult]:
-        """Execute operations on one table in their order, all or nothing. Raises: as `write`."""
+        """Execute operations on one table in their order, all or nothing.
+
+        Raises: the errors of `write`.
+        """
         return self._run(
             requests,
             lambda table: [prepare_request(table, request) for request in requests],
@@ -190,7 +193,7 @@ class OpenTransaction:
 
         requests: the keys of updates and deletes must be distinct.
         between: called after each part and before the commit. If it raises, nothing changes.
-        Raises: as `commit`; WriteError if a row fails. The transaction ends in any case.
+        Raises: the errors of `commit`; WriteError if a row fails. The transaction ends in any case.
         """
         assert not self._written
         with self._statement():
@@ -224,7 +227,7 @@ class OpenTransaction:
         """Select rows and write them by the operation `operation`, on the table `name`.
 
         select: returns the rows to write, as in `where_writes` (`ToUpdate`, `ToDelete`).
-        Raises: as `write`.
+        Raises: the errors of `write`.
         """
 
         def prepared(table: TableState) -> PreparedOperation:

@@ -301,7 +301,7 @@ def read_keys(
     The index is the position in `table.tablets`; -1: no row can have the key.
     operation: the operation's name, for messages.
     snapshot:  the earliest moment of the read, to detect dropped partitions; None: do not check.
-    Raises: as `look_up`.
+    Raises: the errors of `look_up`.
     """
     schema = table.schema
     converted = convert(keys, schema, columns="key", operation=operation, limits=table.limits)

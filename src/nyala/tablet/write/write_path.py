@@ -174,7 +174,7 @@ def commit_checked(
 
     since: the snapshot from which the requests were computed; None: do not check.
     Other parameters: as `write`.
-    Raises: as `write`; ConflictError (nothing changed).
+    Raises: the errors of `write`; ConflictError (nothing changed).
     """
 
     def under_lock() -> tuple[list[tuple[ResolvedBatch, list[int]]], Ticket]:
@@ -330,7 +330,7 @@ def prepare_request(
     """Prepare a request's data, and check its condition.
 
     borrow_above_bytes: as in `prepare`.
-    Raises: as `prepare` and `check_condition`.
+    Raises: the errors of `prepare` and `check_condition`.
     """
     if request.prepared is not None:
         return request.prepared

@@ -280,7 +280,7 @@ class ObjectLog:
         """Sync if a record has been waiting for `interval_s` seconds.
 
         Returns: the seconds until the next call is due; None if no record waits.
-        Raises: as `sync`.
+        Raises: the errors of `sync`.
         """
         oldest_s = self._oldest_unsynced_s
         if oldest_s is None or self._failures:
@@ -307,8 +307,8 @@ class ObjectLog:
     def _adopt(self) -> _Group | None:
         """Take over a group of records whose thread was interrupted, for example by Ctrl-C.
 
-        Returns: the group, which the caller must then write; None if there is no such group. The
-                 caller must hold `_guard`.
+        Returns: the group, which the caller must then write; None if there is no such group.
+        The caller must hold `_guard`.
         """
         for group in self._groups.values():
             if group.leader is None and not group.exists and self._failure_of(group.end.offset) is None:
@@ -443,7 +443,7 @@ class ObjectLog:
         body:   the encoded state after all records before this offset.
         memory_timestamp_min: the timestamp of the oldest row that was in no file when `border()`
                 was called; None: all rows were in files.
-        Raises: as `sync`; StorageError if the checkpoint could not be written, or if old objects
+        Raises: the errors of `sync`; StorageError if the checkpoint could not be written, or if old objects
                 could not be deleted. The next checkpoint deletes them.
         """
         with self._guard:
@@ -564,7 +564,8 @@ class ObjectLog:
     def close(self) -> None:
         """Sync everything, and mark the object `writer` as closed: this process writes no more.
 
-        After a failed write, nothing is synced or marked. May be called twice. Raises: as `sync`.
+        After a failed write, nothing is synced or marked. May be called twice.
+        Raises: the errors of `sync`.
         """
         with self._guard:
             if self._closed:
