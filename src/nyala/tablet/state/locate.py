@@ -89,12 +89,12 @@ def locate(
 
     keys: in (tablet, key) order; equal keys may repeat.
     tablets: the index of each key's tablet in `table.tablets`.
-    newer_than: only for the replay of the log: the timestamp of each key's logged change. A
-        row is not found if it was inserted after this change, or if the files of its rowset already
+    newer_than: only for the replay of the log: the timestamp of each key's logged change. A row
+        is not found if it was inserted after this change, or if the files of its rowset already
         have the change.
-    at: the moment at which the key must be live; None: now. Only a transaction passes a moment. Then
-        `table` is its private copy, which also has the transaction's own writes. All rows in each
-        tablet's `memory` must have been inserted at this moment or before.
+    at: the moment at which the key must be live; None: now. Only a transaction passes a moment.
+        Then `table` is its private copy, which also has the transaction's own writes. All rows in
+        each tablet's `memory` must have been inserted at this moment or before.
     Cost: per touched tablet one look-up in memory, and one in each DiskRowSet whose key range has
         one of the keys.
     """

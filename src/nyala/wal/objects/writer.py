@@ -443,8 +443,8 @@ class ObjectLog:
         body:   the encoded state after all records before this offset.
         memory_timestamp_min: the timestamp of the oldest row that was in no file when `border()`
                 was called; None: all rows were in files.
-        Raises: the errors of `sync`; StorageError if the checkpoint could not be written, or if old objects
-                could not be deleted. The next checkpoint deletes them.
+        Raises: the errors of `sync`; StorageError if the checkpoint could not be written, or if old
+                objects could not be deleted. The next checkpoint deletes them.
         """
         with self._guard:
             self._check_alive()
