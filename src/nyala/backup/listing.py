@@ -7,7 +7,8 @@ Invariants
     B4  An incremental backup depends on a backup with the same identity: the same store and table id,
         and no repartition of the table between the two.
     B5  The next backup of a table removes the work folders of processes that have ended
-        (`env.is_gone`). `clean` removes all work folders of backups from before its moment.
+        (`env.is_gone`). `clean` also removes the work folder of every backup of a moment that is
+        earlier than the argument `moment`.
     B6  A backup with damaged metadata hides no other backup. `find_backups` reports it. `clean` keeps
         it, and the earlier backups of its table, on which it may depend. The next backup or restore of
         its table raises an error. Other tables are not affected.
@@ -236,7 +237,7 @@ def _work_folders(place: Place, path: str) -> Iterator[tuple[str, str]]:
 def clean(place: Place, moment: int) -> list[str]:
     """Remove old and interrupted backups from `place`; return their folders.
 
-    A backup is removed if it is older than `moment` and no newer backup depends on it.
+    A backup is removed if it is older than `moment` and no backup that is kept depends on it.
     """
     removed: list[str] = []
     for folder in _table_folders(place):

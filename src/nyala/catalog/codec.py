@@ -92,7 +92,8 @@ def _decode_places(value: Any) -> tuple[ColumnPlace, ...]:
     numbers = _integers(value)
     if len(numbers) % _PLACE_NUMBERS or (numbers and min(numbers[3::5] + numbers[4::5]) < 0):
         raise ValueError(
-            f"expected five numbers for each column, with offsets and lengths from 0 on, got {numbers!r:.100}"
+            "expected five integers for each column (role, group, column id, offset, length), with offset and "
+            f"length not negative, got {numbers!r:.100}"
         )
     keys = [_column_key(*column) for column in zip(numbers[0::5], numbers[1::5], numbers[2::5], strict=True)]
     return tuple(map(ColumnPlace, keys, numbers[3::5], numbers[4::5]))
@@ -100,9 +101,13 @@ def _decode_places(value: Any) -> tuple[ColumnPlace, ...]:
 
 @functools.lru_cache(maxsize=65_536)
 def _column_key(role: int, group: int, column_id: int) -> ColumnKey:
-    """Return a ColumnKey, the same object for equal arguments.
+    """Return the ColumnKey that identifies a column within its file.
 
-    This saves memory: a catalogue has many columns, but few different keys.
+    Equal arguments give the same object. This saves memory, because the columns of most files have
+    the same keys.
+
+    role: a number for the kind of values, such as base values or rowids (`format.ROLES`).
+    group: in a delta file, the number of the value columns that share rowids and timestamps.
     """
     return ColumnKey(role, group, column_id)
 
@@ -405,14 +410,17 @@ def _change(fields: dict[str, Any]) -> tuple[int, CatalogChange]:
 
 def _check_empty(fields: Mapping[str, Any]) -> None:
     if fields:
-        raise ValueError(f"unknown fields {sorted(fields)!r:.200}")
+        raise ValueError(
+            f"this version of Nyala does not know the fields {sorted(fields)!r:.200}: use the version that wrote the "
+            "store"
+        )
 
 
 def _decoded(data: bytes, decode: Callable[[dict[str, Any]], _T]) -> _T:
     try:
         fields = json.loads(data)
         if type(fields) is not dict:
-            raise ValueError(f"expected an object, found {fields!r:.100}")
+            raise ValueError(f"expected a JSON object, found {fields!r:.100}")
         return decode(fields)
     except (ValueError, TypeError, LookupError, AttributeError, AssertionError, RecursionError) as error:
         # `Schema` and `Partition` raise AssertionError if a text breaks their invariants.

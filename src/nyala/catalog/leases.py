@@ -52,7 +52,7 @@ from nyala.errors import HistoryExpiredError, InvalidArgumentError, StorageError
 LeaseKind: TypeAlias = Literal["reader", "remote"]
 
 RENEWED_BELOW: Final = 0.75
-"""A remote lease is rewritten, with a sync, only if less than this share of its time is left."""
+"""A job's lease is rewritten, with a sync, only if less than this share of its time is left."""
 
 EVERYTHING: Final = 0  # a version before all others, so that every file is kept
 
@@ -74,7 +74,11 @@ class LivingLease:
 
 
 class Lease:
-    """A lease of this process, or a remote lease that it renews. One thread at a time may use it."""
+    """A lease of this process, or the lease of a job, which this process renews.
+
+    The lease of a job is called a remote lease. It has an expiry, because it belongs to several
+    processes. One thread at a time may use this object.
+    """
 
     def __init__(
         self, env: Env, path: str, kind: LeaseKind, lock: FileLock | None, expires_us: int | None
@@ -95,7 +99,7 @@ class Lease:
         """Set the oldest version of the catalogue that this reader needs.
 
         version: must not be less than the version of the call before.
-        Raises: HistoryExpiredError if a remote lease has expired.
+        Raises: HistoryExpiredError if this is the lease of a job, and it has expired.
         """
         assert version >= self.version, f"P1: a lease goes from version {self.version} back to {version}"
         if self.kind == "remote":
@@ -106,18 +110,19 @@ class Lease:
             self.version = version
 
     def renew_for(self, ttl_s: float) -> None:
-        """Let a remote lease live for `ttl_s` seconds from now."""
+        """Let this lease of a job live for at least `ttl_s` seconds from now."""
         self.renew(self._env.clock.now_us() + int(ttl_s * 1e6))
 
     def left_s(self) -> float:
-        """Return the seconds until a remote lease expires."""
+        """Return the seconds until this lease of a job expires."""
         assert self.expires_us is not None, "a reader's lease lives as long as its process"
         return (self.expires_us - self._env.clock.now_us()) / 1e6
 
     def renew(self, expires_us: int) -> None:
-        """Move the expiry of a remote lease to this time, unless it is later already.
+        """Move the expiry of this lease of a job to `expires_us`, unless it is later already.
 
-        Raises: HistoryExpiredError if it has already expired.
+        expires_us: microseconds since the epoch.
+        Raises: HistoryExpiredError if the lease has already expired.
         """
         assert self.kind == "remote", "a reader's lease lives as long as its process"
         self._rewrite_remote(None, expires_us)
@@ -131,7 +136,7 @@ class Lease:
             _end_remote(self._env, self.path)
 
     def keep_file(self, name: str, *parts: bytes) -> str:
-        """Write a file that is removed when this remote lease ends; return its absolute path.
+        """Write a file that is removed when this lease of a job ends; return its absolute path.
 
         The file is not synced, because after a crash of the machine nobody reads it.
         Raises: HistoryExpiredError if the lease has expired; StorageError.
@@ -167,7 +172,11 @@ class Lease:
             raise lease_expired(self.name)
 
     def _read_remote(self) -> tuple[LivingLease, int]:
-        """Read a remote lease; return it and its expiry. Raises: HistoryExpiredError."""
+        """Read the file of this lease of a job; return its content and its expiry.
+
+        The expiry is in microseconds since the epoch.
+        Raises: HistoryExpiredError if the lease has expired or its file is missing.
+        """
         try:
             content = _read(self._env, self.path)
         except MissingFileError:
@@ -212,7 +221,8 @@ def create_lease(
 
     On a full disk the lease takes space from a file that the store keeps for this purpose.
 
-    kind: a "reader" lease lives as long as this process, a "remote" lease until `expires_us`.
+    kind: a "reader" lease lives as long as this process. A "remote" lease is for a job of several
+        processes, and lives until `expires_us`.
     expires_us: microseconds since the epoch; only for a remote lease.
     owner: the text that identifies a process (`env.process_mark`). When that process has ended, a
         remote lease ends too. None: the lease has no owner.
@@ -263,9 +273,10 @@ def reader_lease(env: Env, directory: str) -> Lease | None:
 
 
 def open_remote_lease(env: Env, directory: str, name: str) -> Lease:
-    """Open the remote lease of this name, to renew or release it.
+    """Open the lease of a job, to renew or release it.
 
-    Raises: HistoryExpiredError if it has expired.
+    name: the name of the lease's file, such as remote-0123456789abcdef.
+    Raises: HistoryExpiredError if the lease has expired.
     """
     assert name.startswith("remote-") and os.path.basename(name) == name, name
     lease = Lease(env, os.path.join(directory, LEASES_NAME, name), "remote", None, None)
@@ -275,7 +286,7 @@ def open_remote_lease(env: Env, directory: str, name: str) -> Lease:
 
 
 def check_remote_name(name: str) -> None:
-    """Raise InvalidArgumentError if `name` is not the name of a remote lease."""
+    """Raise InvalidArgumentError if `name` is not the name of a job's lease."""
     if _REMOTE_NAME.fullmatch(name) is None:
         raise InvalidArgumentError(
             f"{name[:80]!r} is not the name of a job's lease: use the same version of Nyala in both processes"
@@ -316,7 +327,10 @@ def living_leases(env: Env, directory: str, now_us: int) -> list[LivingLease]:
 
 
 def is_living(env: Env, directory: str, name: str) -> bool:
-    """Return whether this remote lease lives. Remove it if it expired or its owner has ended."""
+    """Return whether the job's lease `name` lives. Remove it if it has ended.
+
+    It has ended if it expired, or if its owner process has ended.
+    """
     path = os.path.join(directory, LEASES_NAME, name)
     try:
         return _living_remote(env, path, env.clock.now_us()) is not None

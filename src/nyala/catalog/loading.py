@@ -128,7 +128,7 @@ def check_log_exists(env: Env, directory: str, wal: str, state: CatalogState) ->
     ):
         raise CorruptionError(
             "the log is missing: without it nothing says which rows and files the store has. Nothing was changed: "
-            "restore the folder, or the store, from a backup",
+            "put the folder of the log back, or restore the store from a backup",
             wal,
         )
 

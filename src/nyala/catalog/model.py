@@ -113,8 +113,8 @@ class TableEntry:
     drops: the timestamps at which the table was dropped, undropped, dropped again and so on,
         alternating.
     tagged: the moments of tags at which the table existed, ascending.
-    purged_keys: a timestamp after the delete of the rows that were last purged by key; 0: no row
-        was purged by key.
+    purged_keys: the timestamp of the last purge of rows by key. The history before it lacks these
+        rows, so it cannot show all changes. 0: no row was purged by key.
     """
 
     id: int
@@ -151,7 +151,10 @@ class TableEntry:
         return self.schemas[found]
 
     def earlier_schemas(self, cut: int = 0) -> list[Schema]:
-        """Return the former schemas that reads of moments from `cut` on still use, oldest first."""
+        """Return the former schemas of the table, oldest first.
+
+        cut: leave out the schemas that were replaced at this timestamp or before.
+        """
         versions = sorted(self.schemas)
         return [
             self.schemas[version]
@@ -359,11 +362,17 @@ class CatalogState:
         )
 
     def tablets_by_table(self) -> dict[int, list[TabletEntry]]:
-        """Return the tablets of each table, in the order of their ids. Visits every tablet."""
+        """Return the tablets of each table, by table id. Each list is in the order of tablet ids.
+
+        Cost: visits every tablet.
+        """
         return _grouped(self.tablets.values(), "table_id")
 
     def rowsets_by_tablet(self) -> dict[int, list[RowSetEntry]]:
-        """Return the rowsets of each tablet, in the order of their ids. Visits every rowset."""
+        """Return the rowsets of each tablet, by tablet id. Each list is in the order of rowset ids.
+
+        Cost: visits every rowset.
+        """
         return _grouped(self.rowsets.values(), "tablet_id")
 
     def parts_by_rowset(self) -> dict[int, list[PartEntry]]:
@@ -665,9 +674,11 @@ def purging_tablets(state: CatalogState, tablet_ids: Collection[int], change: Ca
 
 
 def purging_tables(state: CatalogState, table_ids: Collection[int], timestamp: int) -> CatalogChange:
-    """Return the change that removes these tables with their data. Their files become garbage.
+    """Return a change of the catalogue, not yet committed, that removes tables with their data.
 
-    timestamp: of the change.
+    The files of the tables become garbage.
+
+    timestamp: the timestamp of the commit that will make the change.
     """
     change = CatalogChange(timestamp=timestamp, drop_tables=list(table_ids))
     tablets = [tablet.id for tablet in state.tablets.values() if tablet.table_id in table_ids]

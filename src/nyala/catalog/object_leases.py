@@ -71,7 +71,11 @@ class ObjectLease:
     """The lease of one reader, which a thread renews until `release` is called. Thread-safe."""
 
     def __init__(self, env: Env, objects: Objects, ttl_s: float = TTL_S) -> None:
-        """Put a lease that keeps all files. Raises: StorageError."""
+        """Create a lease in the bucket. It keeps all files of the store from being deleted.
+
+        ttl_s: the lease's time to live in seconds. A thread renews the lease before this time ends.
+        Raises: StorageError.
+        """
         self._env = env
         self._objects = objects
         self._ttl_s = ttl_s
@@ -128,7 +132,11 @@ class ObjectJobLease:
 
     @staticmethod
     def create(env: Env, objects: Objects, ttl_s: float) -> ObjectJobLease:
-        """Put a lease that keeps all files. Raises: StorageError."""
+        """Create a job's lease in the bucket. It keeps all files of the store from being deleted.
+
+        ttl_s: the lease's time to live in seconds. The job must renew it before this time ends.
+        Raises: StorageError.
+        """
         lease = ObjectJobLease(objects, f"{_JOB}{env.randomness.token_hex(8)}", EVERYTHING, ttl_s)
         lease._put()
         return lease

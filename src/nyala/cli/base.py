@@ -127,7 +127,7 @@ _SUMMARY_MAX: Final = 200
 
 
 class Command(click.Command):
-    """A command that also has the shared options."""
+    """A command that also has the options `--json`, `--debug` and `--option`."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -178,7 +178,7 @@ _RULES: Final = tuple(
         (r"open it with read_only=True, wait for the writer to close it with lock_timeout=seconds, or end (.*)",
          r"wait until it is closed, or end \1; commands that only read work meanwhile"),
         (r": close\(\) it first", ""),
-        (r"\. Or open it with read_only=True$", "; commands that only read work meanwhile"),
+        (r"\. To only read, open the store with read_only=True$", "; commands that only read work meanwhile"),
         (r"call it there, or close the store there and connect\(\) again", "wait until it is closed there"),
         (r"close it there, open it here with read_only=True, or pass take_over=True; then .* write",
          "wait until it is closed there; commands that only read work meanwhile"),

@@ -429,7 +429,7 @@ def copy(source: str, destination: str, to_options: dict[str, Any]) -> None:
     help="How many times several threads race to create one key. Default: 300.",
 )
 def probe(url: str, races: int) -> None:
-    """Test whether a bucket works as a store in it needs.
+    """Test whether a bucket is suitable for a store.
 
     For example, of several threads that create one object at the same time, exactly one may succeed
     (--races). URL is s3://BUCKET/PREFIX, gs://, az:// or file:///FOLDER.

@@ -205,7 +205,10 @@ def _readable_text(stats: Mapping[str, Any]) -> str:
 
 
 def _past_text(stats: Mapping[str, Any]) -> str:
-    """Return the bytes that the history takes, by purpose; "" if it takes none."""
+    """Return a text with the disk space that the history takes, and its share for tags.
+
+    "" if the history takes no space.
+    """
     if not stats["history_bytes"]:
         return ""
     dead = stats["dead_rows"]

@@ -28,8 +28,8 @@ from nyala.schema.conversion.long_column import Column, LongColumn
 def held_bytes(arrays: Iterable[Column]) -> int:
     """Return the total size of the buffers of `arrays`, in bytes. The arrays must not be slices.
 
-    A `LongColumn` is not an array yet: its size as an array counts. This function is ten times as
-    fast as Arrow's `nbytes`.
+    For a `LongColumn` (a column that may have more than 2 GiB of text), the size that it would have
+    as one array counts. This function is ten times as fast as Arrow's `nbytes`.
     """
     total = 0
     for array in arrays:

@@ -559,8 +559,8 @@ class DeltaFile:
         counts = {column.row_count for column in columns}
         if len(counts) != 1:
             raise CorruptionError(
-                f"expected equal numbers of rowids, timestamps and values of column {column_id} in group "
-                f"{self._group(column_id)}, found {sorted(counts)}",
+                f"expected equal numbers of rowids, timestamps and values of column {column_id}, found "
+                f"{sorted(counts)}: restore the table from a backup",
                 self.path,
             )
 

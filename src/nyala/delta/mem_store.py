@@ -1,15 +1,19 @@
 """The DeltaMemStore: changes of one rowset that are not in a file yet.
 
-`append` stores its arguments and does no work per row or per column. Readers need sorted runs. So
-the store is a short list of *nodes*. A node has the records of some consecutive appends, and builds
-its run of a column when a reader first needs it (`node`). Appending merges nodes without building
-runs. Like the digits of a binary counter, each node is much larger than the next:
+The store is a short list of *nodes*. A node has the records of some consecutive calls of `append`.
+`append` adds a node, and may join it with the last nodes into one. This only links the nodes, so it
+does no work per row or per column. Like the digits of a binary counter, each node is much larger
+than the next:
 
-    append    nodes (records)                     a run of the merged node is built from the runs of
-    a         a(1)                                the two nodes, which are then freed
+    append    nodes afterwards (number of records)
+    a         a(1)
     b         ab(2)
-    c         ab(2) c(1) -> abc(3)
+    c         ab(2) c(1), joined to abc(3)
     ...       [ 60,000 ][ 4,000 ][ 300 ][ 12 ]
+
+Readers need a *run*: the changes of one column, sorted by row and time. A node builds its run of a
+column when a reader first needs it (`node`). It merges the runs of the nodes that were joined, and
+frees them.
 
 So each record is merged O(log records) times, and only if a reader needs its column. A reader
 applies O(log records) runs. A look-up of single rows searches appends and existing runs. It builds

@@ -45,7 +45,11 @@ Cell: TypeAlias = tuple[pa.Array, int]
 
 
 class Append:
-    """One append: from `timestamps[i]` on, row `rowids[i]` has the i-th value of each column."""
+    """The changes of one call of `append`.
+
+    From `timestamps[i]` on, row `rowids[i]` has the value at position `offset + i` of each column
+    of `batch`. If `timestamps` is one number, all changes have this timestamp.
+    """
 
     __slots__ = ("batch", "offset", "rowids", "timestamps")
 
@@ -65,9 +69,9 @@ class Append:
         return self.batch.columns[column_id].slice(self.offset, len(self.rowids))
 
     def last_of(self, rowid: int, snapshot: int) -> int:
-        """Return the position in the batch of the row's newest record up to `snapshot`.
+        """Return the position in `batch` of the newest change of row `rowid` up to `snapshot`.
 
-        -1 if there is no such record. The append must be in time order.
+        Returns -1 if there is no such change. The changes must be sorted by timestamp.
         """
         (positions,) = (self.rowids == rowid).nonzero()
         times = self.timestamps
@@ -114,8 +118,8 @@ class Node:
 
     content: one append, or the two nodes that were merged, or the runs of all columns.
     cache: the runs that were built so far, by column id.
-    order: the sorted records, if all columns share one order and it was computed. Only in uniform
-        nodes, whose records all have the same columns.
+    order: the records of all columns, sorted by row and time. None: they were not sorted yet, or
+        some records have other columns.
     """
 
     __slots__ = (
@@ -201,7 +205,10 @@ class Node:
         return run
 
     def _replace_parts(self, runs: _Runs) -> None:
-        """Keep `runs`, the sorted changes of all columns, and free the appends or nodes before."""
+        """Make `runs` the content of this node, and free the appends or nodes that it had.
+
+        runs: the sorted changes of each column of this node, by column id.
+        """
         self.content = runs  # assigned first: a reader that sees the old content builds from that
         self.cache = {}
         self.order = None
@@ -363,8 +370,8 @@ def _last_of(runs: Mapping[int, DeltaRun], rowid: int, snapshot: int) -> dict[in
 def _ordered(nodes: Sequence[Node]) -> _Order:
     """Sort the records of consecutive nodes by row and time. All must have the same columns.
 
-    A node or its parts may have an `order` from an earlier call. It is used and then removed from
-    them, because the result replaces it.
+    If a node, or a node in it, was sorted before, this earlier result (`Node.order`) is used. It is
+    then removed, because the new result has the same records.
     """
     parts: list[_Order] = []
     of_parts: list[Node] = []

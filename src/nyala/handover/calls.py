@@ -612,7 +612,8 @@ def answer_call(
 ) -> tuple[dict[str, Any], list[bytes]]:
     """Execute a call of another process; return the answer and its attachments.
 
-    pinned: for the commit of a transaction: whether a pin has kept the history since its begin.
+    pinned: only for the commit of a transaction. True: this process has discarded no history since
+        the transaction began. False: some may have expired.
     Raises: errors of the call; InvalidArgumentError, CorruptionError if the request is invalid, and
         then nothing was done.
     """

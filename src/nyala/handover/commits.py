@@ -80,7 +80,7 @@ def new_staging(
     ttl_s: the files are removed after this number of seconds.
     owner: the mark (`env.process_mark`) of the process that runs the job. When that process has
         ended, the files are removed.
-    lease: the name of the job's remote lease. While the lease lives, the files are kept.
+    lease: the name of the job's lease. While the lease lives, the files are kept.
     """
     return make_staging(env, path, ttl_s, owner, lease)
 
@@ -306,9 +306,10 @@ def commit_load_files(path: str, job: LoadCommit, env: Env = SYSTEM) -> dict[str
 
 
 def apply_job(store: Store, job: dict[str, Any]) -> WriteResult:
-    """Write a job's staged files as one batch, once for each idempotency key.
+    """Write a job's staged files as one batch. Call this in the store's writer.
 
-    Call this in the store's writer.
+    If a batch with the job's idempotency key was committed before, return its result, and write
+    nothing.
     """
     _check_job(job)
     operation = job["operation"]

@@ -255,7 +255,10 @@ class InboxServer:
         return len(infos)
 
     def answer_here(self, request: dict[str, Any]) -> tuple[dict[str, Any], Sequence[bytes]]:
-        """Execute a request of this process in the calling thread. Put no object into the inbox."""
+        """Execute a request of this process in the calling thread.
+
+        Returns: the answer and its attachments. No object is written to the bucket for the request.
+        """
         return self._handler(request, [])
 
     def _refuse(self, key: str, why: str) -> None:

@@ -202,8 +202,8 @@ class LocalWriter:
         seen: the table of each request, as the transaction saw it.
         since: the timestamp of the transaction's snapshot.
         collect: leave failing rows out and report them; otherwise a failing row stops the commit.
-        pinned: whether this writer has kept all history after `since`, since the transaction began.
-            False: some of it may have expired.
+        pinned: True: this writer has discarded no history since the transaction began. False: some
+            history after `since` may have expired.
         key: the idempotency key. If a batch with this key was committed before, return its result.
         Raises: ConflictError if a table, or a row that the transaction wrote, was changed after
             `since`, or if this cannot be known; WriteError if a row fails and `collect` is False.

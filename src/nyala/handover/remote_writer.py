@@ -155,8 +155,8 @@ def settings_of_writer(env: Env, directory: str) -> Mapping[str, Any]:
         holder = StoreLock(env, directory).holder()
         who = "another process" if holder is None else f"process {holder.pid}"
         raise LockedError(
-            f"the store {directory} is already written by {who}, and cannot be shared with it: {error}. Or open it "
-            "with read_only=True"
+            f"the store {directory} is already written by {who}, and cannot be shared with that process: {error}. To "
+            "only read, open the store with read_only=True"
         ) from error
     settings: Mapping[str, Any] = answer["done"]
     return settings
@@ -369,7 +369,7 @@ class RemoteWriter:
                     raise
             else:
                 return after.name
-        raise AssertionError(f"{_ALTERED_MAX} attempts to alter the table neither succeeded nor failed")
+        raise AssertionError("unreachable: the last attempt to alter the table returns or raises an error")
 
     def copy_table(
         self,

@@ -31,7 +31,11 @@ HOLD_MAX_S: Final = 10.0
 
 
 class WriterSession:
-    """Implements `channel.Session` in the writer."""
+    """Answers the requests of one connection, in the process that writes the store.
+
+    At its end it rolls back the connection's transaction and releases its locks. Implements
+    `channel.Session`.
+    """
 
     def __init__(self, writer: Callable[[], LocalWriter | None]) -> None:
         """Create a session. `writer` returns the writer; None while the store is being closed."""

@@ -56,8 +56,10 @@ class Address:
 
     @staticmethod
     def parse(path: str, options: Mapping[str, str], prefix: str) -> Address:
-        """Return the address for a path or URL, and options as text, such as options of Spark.
+        """Return the address of a store.
 
+        path: the store's folder, or its URL in a bucket.
+        options: storage options with their values as text, as Spark passes them; only for a bucket.
         prefix: the text before the names of options in messages, such as "storage_options: ".
         Raises: InvalidArgumentError for an unknown or secret option, or a value of a wrong type.
         """

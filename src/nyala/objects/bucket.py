@@ -80,8 +80,11 @@ class BucketObjects(Handle):
         timeout_s: float = TIMEOUT_S,
         public_options: tuple[tuple[str, Any], ...] = (),
     ) -> None:
-        """connect: creates a client of obstore. It is called twice: for a client that repeats failed
-        requests, and for one that does not.
+        """url: without credentials.
+        connect: creates a client of obstore. It is called twice: for a client that repeats failed
+            requests, and for one that does not.
+        timeout_s: the seconds after which a request without an answer has failed.
+        public_options: the storage options without credentials, such as the region.
         """
         super().__init__(url, public_options)
         self._connect: Final = connect
@@ -222,7 +225,10 @@ class BucketObjects(Handle):
             return None
 
     def _raise_unless_missing(self, error: Exception, verb: str, key: str) -> None:
-        """Convert the error and raise it, unless it says that an object of the bucket is missing."""
+        """Raise a StorageError for this error of obstore, unless only the object is missing.
+
+        A missing bucket is an error too.
+        """
         if not isinstance(error, FileNotFoundError) or not is_about_object(error):
             raise self._error(error, verb, key) from None
 

@@ -251,9 +251,10 @@ class ChunkCache:
     # ── fetching ─────────────────────────────────────────────────────────────────────────────────
 
     def _claim(self, entry: CachedObject, chunks: Sequence[int]) -> tuple[list[_Fetch], list[_Fetch]]:
-        """Return the fetches that bring the missing chunks: (new ones, those of other readers).
+        """Return the fetches (requests to the bucket) that bring the missing chunks, as two lists.
 
-        Other readers have created theirs already, so no chunk is fetched twice.
+        The first list has new fetches, which the caller must start. The second list has fetches
+        that other callers created before. So no chunk is fetched twice at the same time.
         """
         with entry.lock:
             held = {} if entry.copy is None else entry.copy.held

@@ -13,7 +13,8 @@ Invariants
     P2  After a failed sync of a folder, this client changes nothing more (a rule of
         `nyala.env.files`). A second sync could report success, although a power cut would then
         remove the object.
-    P3  After an error, the outcome is "unknown" if the object's name may have changed.
+    P3  If a write or delete fails, but may have taken effect, the error's attribute `outcome` is
+        "unknown".
 
 A killed process leaves its temporary file. The first write of a later client removes temporary files
 that are older than a day. Empty folders are not removed.
@@ -283,8 +284,9 @@ class FolderObjects(Handle):
 
     @contextmanager
     def _naming(self, path: str) -> Iterator[None]:
-        """Mark errors of the `with` block with the outcome "unknown" if the block may have changed
-        `path`.
+        """Set `outcome` of an error in the `with` block to "unknown" if the block may have had effect.
+
+        path: the file that the block creates, replaces or deletes.
         """
         try:
             yield

@@ -33,8 +33,11 @@ _Result = TypeVar("_Result")
 
 @dataclass(frozen=True)
 class Finding:
-    """The result for one promise: whether it was kept, and if not, why not.
+    """The result of one test of `probe`: whether the bucket keeps one promise.
 
+    promise: what the bucket must do, such as "a read sees every write".
+    detail: what is wrong; "" if the promise is kept.
+    request: the kind of the requests that were timed.
     p50_ms: the median time of the requests, in milliseconds.
     """
 
@@ -230,7 +233,7 @@ PROMISES: Final = tuple(promise for promise, _, _ in _CHECKS)
 
 
 def probe(env: Env, clients: Sequence[Objects], *, races: int = 300) -> Iterator[Finding]:
-    """Test whether a bucket works as a store needs; yield a `Finding` for each promise in PROMISES.
+    """Test whether a bucket is suitable for a store; yield a `Finding` per promise in PROMISES.
 
     A promise is one thing that the bucket must do, such as "a read sees every write". The test
     writes objects whose keys begin with "probe-", and removes them at the end, also after an error.

@@ -258,10 +258,11 @@ class Lives:
     first: Bools
 
     def of(self, rowids: Rowids) -> tuple[npt.NDArray[np.int64], Timestamps, Bools, Bools]:
-        """Return the events of these rows and their first state, as four arrays.
+        """Return when these rows were inserted and deleted, as four arrays.
 
-        Three arrays have one value per event: the index of the event's row in `rowids`, the event's
-        timestamp, and `born`. The fourth has one value per row: `first`.
+        Three arrays have one value per insertion or deletion: the index of its row in `rowids`, its
+        timestamp, and whether it is an insertion. The fourth has one value per row: whether the row
+        was alive before its first insertion or deletion.
         """
         begin = np.searchsorted(self.rowids, rowids, side="left")
         count = np.searchsorted(self.rowids, rowids, side="right") - begin

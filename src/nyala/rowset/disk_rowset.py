@@ -200,7 +200,7 @@ class DiskRowSet(RowSetVersion, LazyValues):
         type: an Arrow type that costs less to read: a dictionary, or a decimal of 4 or 8 bytes. The
             result has this type only if all blocks can produce it without conversion. Otherwise, or
             if `type` is None, it has the column's own type.
-        Cost: decodes the base. Copies it only if rows have changes that count at `snapshot`.
+        Cost: decodes the base values. Copies them only if rows have other values at `snapshot`.
         """
         patch = self._patch(column, snapshot, lower, upper, stats, access)
         if patch is None:

@@ -113,7 +113,7 @@ class RowSetImage:
         """Return the image without the history of these rows up to `until`, when they were deleted.
 
         A row that is still dead is left out. A row that was inserted again after `until` keeps its
-        values from that insertion on. MAX_TIMESTAMP leaves out all these rows, alive or dead.
+        values from that insertion on. If `until` is MAX_TIMESTAMP, all these rows are left out.
         """
         mine = np.zeros(self.row_count, np.bool_)
         mine[rows] = True

@@ -57,7 +57,7 @@ def expect_footers(
     """Begin to fetch the footers of base files, and of delta files that have these columns.
 
     column_ids: None: only base files.
-    snapshot:   leave out delta files without a change that counts at this moment. None: fetch all.
+    snapshot:   leave out delta files that change no value at this moment. None: fetch all.
     """
     with contextlib.suppress(Error):
         for rowset in rowsets:
@@ -162,7 +162,7 @@ def _want_base(
 def _deltas(rowset: DiskRowSet, column_ids: Collection[int], snapshot: int | None) -> list[DeltaFile]:
     """Return the delta files with changes of these columns, or of LIVENESS (whether rows live).
 
-    snapshot: leave out files without a change that counts at this moment. None: return all.
+    snapshot: leave out files that change no value at this moment. None: return all.
     """
     ids = {*column_ids, LIVENESS}
     return [

@@ -99,7 +99,7 @@ class RowSetTree(LazyValues):
         ]
 
     def check(self) -> None:
-        """Assert that the rowsets are in the order of their bounds."""
+        """Assert that the rowsets are in the order of their least keys."""
         if self.rowsets:
             assert self._mins.is_ascending() and self._reach.is_ascending()
             assert all(rowset.meta.key_min <= rowset.meta.key_max for rowset in self.rowsets), "T1"

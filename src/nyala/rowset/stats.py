@@ -9,7 +9,7 @@ from nyala.cfile.blocks.read_stats import ReadStats
 
 @dataclass
 class RowSetStats(ReadStats):
-    """What a scan read from rowsets, how many changed values it used, and what it did with columns.
+    """What a scan read from rowsets, how many changed values it used, and how it read each column.
 
     Not thread-safe.
     """

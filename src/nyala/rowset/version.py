@@ -153,7 +153,10 @@ class RowSetVersion:
         return self.reader.cache_limit_bytes
 
     def row_bytes(self, column: ColumnSchema) -> float:
-        """Return the average bytes in memory of one value of the column. Opens its footer."""
+        """Return the average size of one value of the column in memory, in bytes.
+
+        Cost: reads the footer of the file with the column's base values.
+        """
         reader = self.base_column(column.id)
         return default_array(column, 1, "read").nbytes if reader is None else reader.row_bytes
 

@@ -135,9 +135,10 @@ class FaultyObjects:
         return len(self._late)
 
     def deliver(self) -> None:
-        """Carry out all late requests, and wait until they have ended.
+        """Carry out all requests with the fault "late", and wait until they have ended.
 
-        If `late_s` was given, their threads carry them out, and this only waits for the threads.
+        If the constructor got `late_s`, each late request has a thread, which carries it out after a
+        random time. Then `deliver` only waits for these threads.
         """
         with self._lock:
             late, self._late = self._late, []

@@ -147,7 +147,10 @@ class RecordingFiles(FileWrapper):
 
     def preallocate(self, path: str, length: int) -> None:
         raise StorageError(
-            f"cannot allocate {path}: reserves are not recorded", path=path, errno=errno.ENOTSUP
+            f"cannot allocate {path}: RecordingFiles does not support the store's reserve of disk space. The store "
+            "works without it",
+            path=path,
+            errno=errno.ENOTSUP,
         )
 
     def sync_dir(self, path: str) -> None:

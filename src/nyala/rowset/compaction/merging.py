@@ -1,6 +1,7 @@
 """Merging compaction: merges the rows of several rowsets into one image, with their history.
 
-An *image* has rows in key order and their history. A new rowset is written from it.
+An *image* is a rowset as arrays in memory: rows in key order, and their history. Each input rowset
+becomes an image. The new rowset is written from the merged image.
 
 A *life* of a row is the time from an insertion to the next delete. If a key is deleted and inserted
 again, its dead row stays in one rowset, and its live row may be in another. The merged image has
@@ -26,8 +27,8 @@ Invariants
     G2  At any snapshot T >= cut, the merged row has the values of the input row that is alive at T.
         If no input row is alive then, the merged row is dead. `cut` is the oldest moment that
         readers may still need.
-    G3  A row is dropped if it has been dead since `cut` or longer. History before the next life of
-        its key is dropped too.
+    G3  A row that has been dead since `cut` or longer is dropped with its history, even if
+        another row with the same key stays.
 
 The functions do not read or write files: they take images and return an image. Source:
 docs/design/kudu.md, "Rows in flush and compaction"; Kudu tablet design, "Merging compactions". Kudu
@@ -105,9 +106,9 @@ _NO_LIVES = _Lives(*(np.empty(0, np.int64) for _ in range(4)))
 def merge_images(images: Sequence[RowSetImage], schema: Schema, cut: int, where: str) -> RowSetImage:
     """Merge the rows of several images, which show the same moment, into one image.
 
-    An image has rows in key order and their history. The result's `positions` says for each source
-    row which row of the result it became, or -1. First come the source rows of the first image,
-    then those of the second, and so on.
+    An image is a rowset as arrays in memory: rows in key order, and their history. The result's
+    `positions` says for each source row which row of the result it became, or -1. First come the
+    source rows of the first image, then those of the second, and so on.
 
     schema: the columns to keep.
     cut:    history that only snapshots before this timestamp need is dropped.
@@ -146,7 +147,7 @@ def merge_images(images: Sequence[RowSetImage], schema: Schema, cut: int, where:
             name = "LIVENESS" if column_id == LIVENESS else f"column {column_id}"
             raise CorruptionError(
                 f"{where}: the UNDO records of {name} contradict each other: record {at} of row {run.rowids[at]} is "
-                "out of order, so a delta file belongs to another rowset"
+                "out of order. A delta file is wrong for its rowset: restore the table from a backup"
             )
     merged_alive = alive[heads]
     # Rows of an input that `without_history` dropped have no position.
@@ -165,16 +166,21 @@ def merge_images(images: Sequence[RowSetImage], schema: Schema, cut: int, where:
 
 
 _Records = tuple[Rowids, Timestamps, pa.Array]
-"""(rows, timestamps, values) of UNDO; the records of a row are newest first.
+"""(rows, timestamps, values) of UNDO records; the records of a row are newest first.
 
-Row numbers continue from one input image to the next.
+Row numbers continue from one input rowset to the next.
 """
 
 
 def _records(
     images: Sequence[RowSetImage], column_id: int, offsets: npt.NDArray[np.int64]
 ) -> _Records | None:
-    """Return the column's UNDO records in all images; None if no image has one."""
+    """Return a column's UNDO records in all input rowsets; None if there are no records.
+
+    images: the input rowsets, as arrays in memory.
+    offsets: for each image, the number of rows in all images before it. It is added to the row
+        numbers of the image.
+    """
     found = [
         (run.rowids + offset, run.timestamps, run.values)
         for image, offset in zip(images, offsets[:-1].tolist(), strict=True)
@@ -238,7 +244,7 @@ def _lives_of(
     history. The deletion time is `_FOR_EVER` if the row is alive.
 
     shared_rows: the rows to return. Each of them has a key that several rows have.
-    alive: whether each row of all images is alive now.
+    alive: whether each row of all input rowsets is alive now.
     past:  the UNDO records of LIVENESS: when the rows were inserted and deleted.
     where: the names of the rowsets, for error messages.
     Raises: CorruptionError if a live row is inserted, or a dead row deleted.
@@ -274,7 +280,7 @@ def _undo_of(
 ) -> DeltaRun | None:
     """Return a column's UNDO records for the merged rows; None if there are no records.
 
-    records, base: the column's UNDO records and base values, for the rows of all input images.
+    records, base: the column's UNDO records and base values, for the rows of all input rowsets.
     position: for each of these rows, the number of the merged row that replaces it.
     lives:  when rows were inserted and deleted, for the keys that have several rows.
     shared: for each row, whether another row has the same key.

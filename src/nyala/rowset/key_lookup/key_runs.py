@@ -132,9 +132,11 @@ class KeyRuns:
         return KeyRuns(self._empty, (*runs, run))
 
     def find(self, keys: EncodedKeys, row_count: int) -> Rowids:
-        """Return the rowid of each key; -1 for keys without a row below `row_count`.
+        """Return the rowid of each key; -1 if the index does not have the key.
 
         keys: in any order.
+        row_count: the number of rows that the caller may see. Rows from this rowid on were inserted
+            later, so -1 is returned for their keys, too.
         """
         rowids = self.find_in_runs(keys)
         if self._tail and len(keys):
@@ -146,8 +148,10 @@ class KeyRuns:
         return rowids
 
     def find_one(self, key: EncodedKeys, row_count: int) -> int:
-        """Return the rowid of one key; -1 if it has no row below `row_count`.
+        """Return the rowid of one key; -1 if the index does not have the key.
 
+        row_count: the number of rows that the caller may see. Rows from this rowid on were inserted
+            later, so -1 is returned for their keys, too.
         Cost: one look-up in a dict for the newest keys. A binary search per sorted run for others.
         """
         if self._tail:
@@ -174,7 +178,10 @@ class KeyRuns:
         return rowids
 
     def rowids_in(self, key_range: KeyRange, row_count: int) -> Rowids:
-        """Return the rows below `row_count` with a key in the range, ascending."""
+        """Return the rowids of the keys in the range, ascending.
+
+        row_count: the number of rows that the caller may see. Rows from this rowid on are left out.
+        """
         parts = [np.empty(0, np.int64)]
         for run in self._all_runs(row_count):
             lower, upper = key_range.positions(run.keys)
@@ -182,14 +189,17 @@ class KeyRuns:
         return np.sort(np.concatenate(parts))
 
     def sorted(self, row_count: int) -> KeyRun:
-        """Return the keys of all rows below `row_count` as one sorted run."""
+        """Return the keys of the first `row_count` rows as one sorted run."""
         merged = KeyRun(self._empty, np.empty(0, np.int64))
         for run in reversed(self._all_runs(row_count)):  # shortest first
             merged = run.merge(merged) if len(run) >= len(merged) else merged.merge(run)
         return merged
 
     def _all_runs(self, row_count: int) -> list[KeyRun]:
-        """Return the sorted runs, and the newest keys below `row_count` as one more run."""
+        """Return the sorted runs, and the newest keys as one more run.
+
+        row_count: the number of rows that the caller may see. Keys of later rows are left out.
+        """
         parts = [
             part._replace(length=min(part.length, row_count - part.first_rowid))
             for part in self._tail_parts

@@ -164,7 +164,8 @@ class DenseKeys(LazyValues):
     def ordinals_of_segment(self, bound: bytes) -> list[tuple[ColumnReader, int, int]]:
         """Return an empty list: `lower_bound` reads only what `ordinals_of_bound` lists.
 
-        With `SparseKeys` it also reads key columns, and this method lists their rows.
+        `SparseKeys` has the same method. There it lists the rows of key columns that `lower_bound`
+        reads, too.
         """
         return []
 
@@ -266,7 +267,11 @@ class SparseKeys:
         cache: BlockCache | None,
         owner: int,
     ) -> None:
-        """columns: the columns of the key, in key order, each with a value for every row."""
+        """path: the base file, for messages.
+        samples: the stored keys: the key of every 2^n-th row.
+        columns: the columns of the key, in key order, each with a value for every row.
+        owner: the number by which the cache knows the entries of this object.
+        """
         self._path = path
         self._cache = cache
         self._owner = owner
@@ -384,11 +389,13 @@ class SparseKeys:
         return found
 
     def _dense_ranges(self, segments: Segments) -> list[tuple[int, int]]:
-        """Return the ranges [begin, end) of keys for which `find` should read rows as a whole.
+        """Return the ranges [begin, end) of keys for which `find` should read many rows as a whole.
 
-        The keys of such a range are in many groups of the same 131,072 rows. Reading these rows as
-        a whole costs less than gathering the groups.
-        segments: for each key, its group, ascending.
+        `find` searches each key in one group of rows, which begins with a stored key. If the keys
+        need many groups of the same 131,072 rows, reading all these rows costs less than gathering
+        the groups.
+
+        segments: for each key, the number of its group of rows, ascending.
         """
         log2 = max(0, _READ_ROWS_LOG2 - self._log2)
         few = 1 << log2 >> self._single_log2
@@ -470,7 +477,7 @@ class SparseKeys:
 
         keys: the keys of the rows from `lower` on, as encoded from the key columns.
 
-        Raises: CorruptionError if a stored key differs, because it or the key columns may be wrong;
+        Raises: CorruptionError if a stored key differs from the key columns (either may be wrong);
         KeysError if stored keys cannot be read; SummaryError if the key index differs from the
         stored keys.
         """

@@ -190,7 +190,7 @@ class NyalaDataSource(DataSource):
         return {**default, **given} if is_default else given
 
     def _with_identity(self, schema: StructType, names: tuple[str, ...]) -> dict[str, str]:
-        """Return the options of this statement, and the stored ones if they name no table.
+        """Return the options of this statement. If they name no table, add options from `schema`.
 
         Nyala stores the options that identify a table, such as its path, in the metadata of a Spark
         schema.
@@ -211,10 +211,10 @@ class NyalaDataSource(DataSource):
     def _with_target(self, schema: StructType) -> dict[str, str]:
         """Return the options of a write, which name the target table.
 
-        If this statement names no table, its options come from the metadata of the target's schema.
-        The metadata is not used if it came from a table that the statement reads.
+        If the statement itself names no table, the options come from the metadata of `schema`.
 
-        schema: the schema that Spark passes for the write.
+        schema: the schema that Spark passes for the write. It may be that of a table from which the
+            rows were read. Then its metadata is not used, because it names the wrong table.
         Raises InvalidArgumentError if the target table is unknown.
         """
         given = self._given()

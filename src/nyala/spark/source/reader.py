@@ -358,8 +358,8 @@ def lease_of_version(
     shared:  whether to return a lease that other reads of this process use too. If False, the lease
              is new, and only the caller uses it.
 
-    During the call, the caller must hold an open reader or a root of this version. It keeps the
-    files until the lease does.
+    During the call, the caller must have a reader of this version open, or hold its `root`.
+    Otherwise the files could be deleted before the lease keeps them.
     """
     key = (address, version, lease_s)
     name = _leases.get(key) if shared else None

@@ -19,8 +19,8 @@ Invariants
     T-c  A micro-batch without rows is recorded too. If the query also reads other sources than the
          stream, the same micro-batch may have rows when Spark sends it again. (With output mode
          "complete", a micro-batch without rows empties the table.)
-    T-d  Staged files of a killed driver are removed at the next open on its machine, or when they
-         expire.
+    T-d  If the driver is killed, the store's writer removes the staged files: at its next open on
+         the same machine, or after the time in the name of their folder.
 
 Source: docs/how-to/spark.md; docs/design/spark.md, "What Spark offers a Python data source".
 """
@@ -80,7 +80,7 @@ class StagedBatch(WriterCommitMessage):
 class NyalaStreamWriter(DataSourceStreamArrowWriter):
     """The writer of `df.writeStream`: commits each micro-batch as one batch, exactly once.
 
-    It has no state, because Spark creates one at planning and another one for each commit (T-b).
+    It has no state, because Spark creates one at planning and another one for each commit.
     """
 
     def __init__(self, options: WriteOptions, schema: StructType, overwrite: bool = False) -> None:

@@ -82,8 +82,9 @@ class PendingTerm:
 
     text:     the SQL expression of the value.
     type:     the column's type.
-    slack_us: microseconds to subtract from the computed timestamp. The statement runs later than
-        the computation, and its own value may then be smaller by less than this.
+    slack_us: microseconds to subtract from the computed timestamp. The statement computes the value
+        again, a little later. Because months differ in length and clocks change, it may get an
+        earlier time, by less than `slack_us`.
     """
 
     column: str
@@ -99,8 +100,8 @@ class Constant:
 
     text:     its SQL.
     present:  whether it contains the present moment, such as `now()`.
-    slack_us: if the expression is computed again later, its value may be smaller by less than this
-        number of microseconds. 0: it never becomes smaller.
+    slack_us: a margin in microseconds. Because months differ in length and clocks change, a later
+        computation may give an earlier time, by less than this. 0: it never gives an earlier time.
     """
 
     text: str
@@ -202,7 +203,11 @@ def _parses_back(node: Node) -> bool:
 
 
 def _constant(node: Node) -> bool | None:
-    """Return False if `node` is a constant without the present moment, such as 5; else None."""
+    """Return False if `node` is a fixed value, such as 5; None if not.
+
+    None means: the value depends on the present moment, or Spark may not compute it before the
+    statement runs. These are the results of `_present`, with None in place of True.
+    """
     return False if _present(node) is False else None
 
 

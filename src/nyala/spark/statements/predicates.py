@@ -32,7 +32,7 @@ _DAY: Final = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
 
 
 def translate(node: Node, alias: str, schema: pa.Schema) -> Predicate | None:
-    """Return the condition `node` as a Nyala predicate, or None if none means the same.
+    """Return the condition `node` as a Nyala predicate; None if no predicate has the same meaning.
 
     It can be translated if it compares columns of the scanned table with literals that the columns'
     types hold exactly, also with IN, BETWEEN, IS NULL, AND, OR and NOT.

@@ -1,14 +1,14 @@
 """Finds the columns, the predicate and the applied terms of each Nyala table in a statement.
 
-The input is the syntax tree with a key in place of each Nyala table. For each key, the output has
-the columns that the statement needs, a predicate, and the positions of terms that the predicate
-replaces:
+The input is the statement's syntax tree, with a placeholder such as nyala_0 in place of each Nyala
+table. For each placeholder, the output has the columns that the statement needs, a predicate, and
+the positions of terms that the predicate replaces:
 
     SELECT a.v FROM nyala_0 AS a WHERE a.k > 5
         nyala_0: columns v; where k > 5; applied [35, 42), the position of "a.k > 5"
 
 `table_uses` has the rules Q1, Q2 and Q5, which say what a scan may leave out. If the needs of a
-table are unclear, the output does not have its key. Then all columns are read, and only Spark
+table are unclear, the output does not have its placeholder. Then all columns are read, and only Spark
 filters, which is slower but never wrong.
 """
 
@@ -61,14 +61,14 @@ class TableRead:
 
 
 def table_reads(text: str, tree: Node, schemas: Mapping[str, pa.Schema]) -> dict[str, TableRead]:
-    """Return the columns and the predicate for the scan of each Nyala table in a statement, by key.
+    """Return the columns and the predicate for the scan of each Nyala table in a statement.
 
     text:    the statement.
-    tree:    its syntax tree, with a key such as nyala_0 in each place where it names a Nyala table.
-    schemas: by key, the schema of the table in this place.
+    tree:    its syntax tree. Each Nyala table in it was replaced by a placeholder such as nyala_0.
+    schemas: by placeholder, the schema of the table.
 
-    If the result lacks a key, the scan there must read all columns of all rows. Otherwise it reads
-    the columns that the statement names.
+    The result is by placeholder. If it lacks a placeholder, the scan of this table must read all
+    columns of all rows. Otherwise the scan reads the columns that the statement names.
     """
     glot = sqlglot()
     # Not analysed: piped statements, whose steps have their own columns, and `+ 'a'`, which
@@ -251,12 +251,12 @@ def _is_projection(star: Node) -> bool:
 def _resolved_uses(
     scopes: Sequence[Any], plain: Mapping[str, pa.Schema]
 ) -> Iterator[tuple[str, list[Node], str, Any]]:
-    """Yield (key, columns, alias, scope) for each place where the statement names a Nyala table.
+    """Yield (placeholder, columns, alias, scope) for each place with a Nyala table in a statement.
 
     A SELECT with a column whose table is unknown is skipped.
 
-    plain: by the key of such a place (nyala_0, nyala_1, …), the schema of its table. Other keys are
-        skipped.
+    plain: by the placeholder of such a place (nyala_0, nyala_1, …), the schema of its table. Places
+        with other names are skipped.
     columns: the columns of the table that the statement names there. A `*` is left out.
     scope: the SELECT with its tables. alias: the table's name in this SELECT.
     """
@@ -304,7 +304,10 @@ def differ_ignoring_case(names: Sequence[str]) -> bool:
 
 
 def _columns_of(scope: Any, alias: str) -> Iterator[Node]:
-    """Yield the columns of one table that its SELECT and the subqueries in this SELECT name."""
+    """Yield the columns of one table that a SELECT uses, itself or in its subqueries.
+
+    scope: the SELECT, as sqlglot's scope. alias: the name of the table in it.
+    """
     yield from scope.source_columns(alias)
     for inner in scope.subquery_scopes:
         yield from (column for column in inner.external_columns if column.table == alias)

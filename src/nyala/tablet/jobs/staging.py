@@ -7,7 +7,7 @@ The name of the folder is the job's key. It has these parts:
     expires   the time until which the job may need its folder: microseconds since 1970, as 14
               hexadecimal digits
     owner     optional: the mark of a process (`env.process_mark`); the job ends with this process
-    lease     optional: the name of a remote lease; as long as the lease lives, the folder stays
+    lease     optional: the name of the job's lease; as long as the lease lives, the folder stays
     token     random
 
 Because the name says when the folder may be removed, no other file is needed, and no crash can
@@ -69,7 +69,7 @@ def make_staging(
     """Create a staging folder that expires after `ttl_s` seconds; returns (key, absolute path).
 
     owner: the mark of a process: the job ends when this process ends. None: only the time counts.
-    lease: the name of a remote lease; the folder stays at least as long as the lease.
+    lease: the name of the job's lease; the folder stays at least as long as the lease.
     Raises: StorageError if `path` is not a store.
     """
     assert lease is None or lease.startswith(_LEASE), lease
