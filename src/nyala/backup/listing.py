@@ -7,8 +7,7 @@ Invariants
     B4  An incremental backup depends on a backup with the same identity: the same store and table id,
         and no repartition of the table between the two.
     B5  The next backup of a table removes the work folders of processes that have ended
-        (`env.is_gone`). `clean` also removes the work folder of every backup of a moment that is
-        earlier than the argument `moment`.
+        (`env.is_gone`). `clean(moment)` also removes all work folders for backups of earlier moments.
     B6  A backup with damaged metadata hides no other backup. `find_backups` reports it. `clean` keeps
         it, and the earlier backups of its table, on which it may depend. The next backup or restore of
         its table raises an error. Other tables are not affected.

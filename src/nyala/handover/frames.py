@@ -103,7 +103,7 @@ def decode_frame(receive: Callable[[int], bytes], limit_bytes: int) -> tuple[dic
     except (ValueError, RecursionError) as error:
         raise BrokenFrame(f"invalid JSON: {error}") from error
     if not isinstance(message, dict):
-        raise BrokenFrame(f"expected a JSON object as the message, found {text[:100]!r}")
+        raise BrokenFrame(f"expected a JSON object as the message, found {message!r:.100}")
     return message, attachments
 
 

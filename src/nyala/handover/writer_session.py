@@ -33,8 +33,8 @@ HOLD_MAX_S: Final = 10.0
 class WriterSession:
     """Answers the requests of one connection, in the process that writes the store.
 
-    At its end it rolls back the connection's transaction and releases its locks. Implements
-    `channel.Session`.
+    When the connection ends, the session rolls back its open transaction and releases its locks.
+    Implements `channel.Session`.
     """
 
     def __init__(self, writer: Callable[[], LocalWriter | None]) -> None:

@@ -284,7 +284,7 @@ class FolderObjects(Handle):
 
     @contextmanager
     def _naming(self, path: str) -> Iterator[None]:
-        """Set `outcome` of an error in the `with` block to "unknown" if the block may have had effect.
+        """Set `outcome` to "unknown" in errors of the `with` block if the file may have changed.
 
         path: the file that the block creates, replaces or deletes.
         """

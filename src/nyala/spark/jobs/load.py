@@ -17,8 +17,8 @@ partitions, as in every write.
 
 Invariants
     D1  A job that fails, or whose driver dies, changes nothing. The job removes its staged files at
-        its end. If the driver dies, the store's writer removes them: at its next open on the same
-        machine, or after the time in the name of their folder.
+        its end. If the driver dies, the store's writer removes them: when it next opens the
+        store on the same machine, or after the time in the name of their folder.
     D2  A task may run twice. Each attempt writes its own files, and the commit names the files of
         one attempt.
 

@@ -213,8 +213,8 @@ class NyalaDataSource(DataSource):
 
         If the statement itself names no table, the options come from the metadata of `schema`.
 
-        schema: the schema that Spark passes for the write. It may be that of a table from which the
-            rows were read. Then its metadata is not used, because it names the wrong table.
+        schema: the schema that Spark passes for the write. Spark may pass the schema of a table
+            from which the rows were read. Its metadata is not used: it names the wrong table.
         Raises InvalidArgumentError if the target table is unknown.
         """
         given = self._given()

@@ -19,8 +19,8 @@ Invariants
     T-c  A micro-batch without rows is recorded too. If the query also reads other sources than the
          stream, the same micro-batch may have rows when Spark sends it again. (With output mode
          "complete", a micro-batch without rows empties the table.)
-    T-d  If the driver is killed, the store's writer removes the staged files: at its next open on
-         the same machine, or after the time in the name of their folder.
+    T-d  If the driver is killed, the store's writer removes the staged files: when it next opens
+         the store on the same machine, or after the time in the name of their folder.
 
 Source: docs/how-to/spark.md; docs/design/spark.md, "What Spark offers a Python data source".
 """

@@ -8,8 +8,8 @@ the positions of terms that the predicate replaces:
         nyala_0: columns v; where k > 5; applied [35, 42), the position of "a.k > 5"
 
 `table_uses` has the rules Q1, Q2 and Q5, which say what a scan may leave out. If the needs of a
-table are unclear, the output does not have its placeholder. Then all columns are read, and only Spark
-filters, which is slower but never wrong.
+table are unclear, the output does not have its placeholder. Then all columns are read, and only
+Spark filters, which is slower but never wrong.
 """
 
 from __future__ import annotations
