@@ -4,8 +4,8 @@
       UNDO t=4   UNDO t=9   [ base ]   REDO t=12   REDO t=20
       <- roll back, newest first       roll forward, oldest first ->
 
-Each run (`DeltaRun`) has changes of one column. If several runs change a row, the run that is
-applied last counts. So callers pass UNDO newest first and REDO oldest first. The functions combine
+Each run (`DeltaRun`) has changes of one column. If several runs change a row, the value of the
+last applied run is used. So callers pass UNDO newest first and REDO oldest first. The functions combine
 all runs into one *patch*: the positions and values that replace values of the base. No function
 changes its arguments.
 
@@ -68,7 +68,9 @@ def resolve_at(
 def overlay(
     parts: Sequence[tuple[npt.NDArray[np.int64], pa.Array]], lower: int = 0, upper: int | None = None
 ) -> tuple[npt.NDArray[np.int64], pa.Array | None]:
-    """Combine several patches into one. For a position in several patches, the last patch counts.
+    """Combine several patches into one. If several have a value for a position, the last one is used.
+
+    A patch has values that replace values of the base.
 
     parts: (strictly ascending positions, values) of each patch. The result has the same form, with
     None as values if it is empty.

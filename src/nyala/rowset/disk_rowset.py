@@ -1,8 +1,8 @@
 """The DiskRowSet: rows of a tablet in files, found by key, and read at any snapshot of the history.
 
     keys or a key range  ──► find, rowid_range            ──► rowids, through the key index
-    rowids or a split    ──► decode, filter, gather, row  ──► values: the base column with the changes
-                                                              that count at the snapshot (`patches`)
+    rowids or a split    ──► decode, filter, gather, row  ──► values at the snapshot: base values,
+                                                              and changed values (`patches`)
                          ──► liveness                     ──► which rows are alive
 
 `version` describes the files of a rowset, and how its next version is created.
