@@ -5,9 +5,9 @@
       <- roll back, newest first       roll forward, oldest first ->
 
 Each run (`DeltaRun`) has changes of one column. If several runs change a row, the value of the
-last applied run is used. So callers pass UNDO newest first and REDO oldest first. The functions combine
-all runs into one *patch*: the positions and values that replace values of the base. No function
-changes its arguments.
+last applied run is used. So callers pass UNDO newest first and REDO oldest first. The functions
+combine all runs into one *patch*: the positions and values that replace values of the base. No
+function changes its arguments.
 
 Invariants
     D4  For one value, no UNDO is newer than any REDO. So rolling back and then forward is correct.
@@ -68,9 +68,9 @@ def resolve_at(
 def overlay(
     parts: Sequence[tuple[npt.NDArray[np.int64], pa.Array]], lower: int = 0, upper: int | None = None
 ) -> tuple[npt.NDArray[np.int64], pa.Array | None]:
-    """Combine several patches into one. If several have a value for a position, the last one is used.
+    """Combine several patches (values that replace base values) into one.
 
-    A patch has values that replace values of the base.
+    If several patches have a value for the same position, the last patch is used.
 
     parts: (strictly ascending positions, values) of each patch. The result has the same form, with
     None as values if it is empty.
