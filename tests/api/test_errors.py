@@ -116,7 +116,7 @@ CASES: list[tuple[str, Callable[[Any], Any], type[Exception], list[str], str]] =
     ("an unknown choice", lambda t: t.insert([GOOD], on_conflict="replace"), nyala.InvalidArgumentError, [], "'replace'"),
     ("a predicate that does not parse", lambda t: t.scan(where="n = = 1"), nyala.InvalidArgumentError, [], "n = = 1"),
     ("a predicate on no column", lambda t: t.scan(where="nn = 1"), nyala.ColumnNotFoundError, [], "'n'"),
-    ("a text in double quotes", lambda t: t.scan(where='text = "one"'), nyala.ColumnNotFoundError, [], "for a text write 'one'"),
+    ("a text in double quotes", lambda t: t.scan(where='text = "one"'), nyala.ColumnNotFoundError, [], "if you mean a text, write 'one'"),
     ("one in a list", lambda t: t.scan(where='text IN ("one")'), nyala.InvalidArgumentError, [], "text takes single quotes"),
     ("one in an expression", lambda t: t.update(set={"text": nyala.expr('"it\'s"')}, where="n = 1"), nyala.ColumnNotFoundError, [], "write 'it''s'"),
     ("an overflow in a condition", lambda t: t.count(where=nyala.col("n") * 2**62 * 4 == 4), nyala.InvalidArgumentError, [], "exceeds int64 in at least one row"),

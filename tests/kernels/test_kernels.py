@@ -401,9 +401,9 @@ def test_offsets_of_dense_text_are_scattered_to_their_rows(
 def test_the_number_of_values_must_match_the_bitmap(kernels: ModuleType, count: int) -> None:
     """With a wrong number of values, the kernel would read past their end, so it raises an error."""
     bitmap = pa.py_buffer(bytes([0b0001_0011]))
-    with pytest.raises(ValueError, match=f"one value per 1-bit of the bitmap, found {count}"):
+    with pytest.raises(ValueError, match=f"of the bitmap.*, found {count} values"):
         kernels.scatter(bitmap, 8, pa.py_buffer(bytes(4 * count)), 4, pa.py_buffer(bytearray(32)))
-    with pytest.raises(ValueError, match=f"one value per 1-bit of the bitmap, found {count}"):
+    with pytest.raises(ValueError, match=f"of the bitmap.*, found {count} values"):
         kernels.scatter_offsets(bitmap, 8, np.zeros(count + 1, np.int32), np.zeros(9, np.int32))
 
 
@@ -451,7 +451,7 @@ def test_runs_are_repeated_to_their_rows(
 def test_runs_must_end_with_the_rows(kernels: ModuleType, ends: list[int]) -> None:
     """With other ends, too few or too many rows would be written, so the kernel raises an error."""
     out = pa.py_buffer(bytearray(16))
-    with pytest.raises(ValueError, match="ends of runs that ascend to 8"):
+    with pytest.raises(ValueError, match="ends of runs .* 8"):
         kernels.repeat_runs(pa.py_buffer(bytes(6)), 2, np.array(ends, np.int64), out)
 
 

@@ -31,7 +31,10 @@ _WIDTHS: Final = (64, 32, 16, 8, 4, 2, 1)
 
 
 def _planes(bits: int) -> list[int]:
-    """Return how many bits of each number each plane holds, the most first. The sum is `bits`."""
+    """Return the widths of the bit-planes for numbers of `bits` bits, the widest plane first.
+
+    A plane of width w holds w bits of each number.
+    """
     return [width for width in _WIDTHS if bits & width]
 
 

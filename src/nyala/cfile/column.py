@@ -35,6 +35,28 @@ class ColumnKey(NamedTuple):
     def __str__(self) -> str:
         return f"{format.ROLES.get(self.role, self.role)}/{self.group}/{self.column_id}"
 
+    @property
+    def in_words(self) -> str:
+        """The column in words for error messages, for example "column 10 of the base data"."""
+        column = "the LIVENESS column" if self.column_id == -1 else f"column {self.column_id}"
+        match self:
+            case (format.ROLE_BASE, 0, _):
+                return f"{column} of the base data"
+            case (format.ROLE_KEY, 0, 0):
+                return "the column of encoded keys"
+            case (format.ROLE_KEY, group, 0):
+                return f"the column with the encoded key of every 2^{group}-th row"
+            case (format.ROLE_BLOOM, 0, 0):
+                return "the column of the bloom filter"
+            case (format.ROLE_DELTA_ROWID, group, 0):
+                return f"the rowids of the changes in column group {group}"
+            case (format.ROLE_DELTA_TIMESTAMP, group, 0):
+                return f"the timestamps of the changes in column group {group}"
+            case (format.ROLE_DELTA_VALUE, group, _):
+                return f"the changed values of {column} in column group {group}"
+        role = format.ROLES.get(self.role, f"number {self.role}")
+        return f"a column of role {role}, column group {self.group} and column id {self.column_id}"
+
 
 @dataclass(frozen=True)
 class ColumnWriteSpec:

@@ -180,7 +180,7 @@ class ColumnReader:
 
     @property
     def zones(self) -> list[Zone]:
-        """The zones of all blocks."""
+        """The least and greatest value and the counts of rows and NULLs of each block, in order."""
         return [self.zone(block) for block in range(self.block_count)]
 
     def column_zone(self) -> Zone:
@@ -190,9 +190,10 @@ class ColumnReader:
         return self._column_zone
 
     def number_bounds(self) -> tuple[int, int] | None:
-        """Return the least and greatest number of the column; None if unknown.
+        """Return the least and the greatest value of the column, as stored integers.
 
-        See `ZoneMap.number_bounds`.
+        Return None if the column does not store integers, or if the file does not say its bounds.
+        Dates, timestamps and decimals of 4 or 8 bytes are stored as integers.
         """
         return None if self.footer.zone_map is None else self.footer.zone_map.number_bounds()
 
@@ -244,6 +245,9 @@ class ColumnReader:
 
         type: the Arrow type of the result: `self.arrow`, the type of the column (the default), or
         `self.cheap_type`, which is faster.
+        access: why the blocks are read: for a look-up, for a scan, or only once. The block cache
+        decides by this whether it keeps them.
+        stats: counts what is read; None: nothing is counted.
         Cost: decodes every block that overlaps the range. One pread reads adjacent blocks.
         Raises: CorruptionError; ArrowInvalid for more than 2 GiB of text in one call.
         """
@@ -427,7 +431,7 @@ class ColumnReader:
             try:
                 array.validate(full=True)
                 if not has_valid_values(array):
-                    raise pa.ArrowInvalid("a date or time outside the years 1 to 9999")
+                    raise pa.ArrowInvalid("at least one date or time is outside the years 1 to 9999")
             except pa.ArrowInvalid as error:
                 raise CorruptionError(
                     f"expected values of type {self.type}, found invalid ones ({error})", path, offset

@@ -142,9 +142,9 @@ def _dump_bytes(reader: CFileReader, columns: list[ColumnReader], size: int) -> 
 
 
 def _values_layout(header: BlockHeader, form: Physical, values: bytes) -> format.Layout | None:
-    """Return the layout of the header at the start of a block's values.
+    """Return the names and sizes of the fields of the header that a block's values begin with.
 
-    None if the values have no header or are compressed.
+    Return None if the values have no header or are compressed.
     """
     encoding = encoding_by_code(header.encoding)
     if encoding is None or header.compression != format.COMPRESSION_NONE:

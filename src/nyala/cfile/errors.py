@@ -18,12 +18,22 @@ class TrailingBytesError(CorruptionError):
 
 
 def unreadable_bloom(error: CorruptionError) -> SummaryError:
-    """Return the error for a damaged bloom filter. The filter can be built again from the keys."""
+    """Return a SummaryError, which says that only the bloom filter of a file is damaged.
+
+    A repair can build the filter again from the keys.
+
+    error: why the filter cannot be read.
+    """
     return SummaryError(f"the bloom filter cannot be read: {error.reason}", error.path, error.offset)
 
 
 def unreadable_keys(error: CorruptionError) -> KeysError:
-    """Return the error for damaged encoded keys. The key columns suffice to compute them."""
+    """Return a KeysError, which says that only the stored encoded keys of a file are damaged.
+
+    A repair can compute the keys again from the key columns.
+
+    error: why the keys cannot be read.
+    """
     return KeysError(f"the encoded keys cannot be read: {error.reason}", error.path, error.offset)
 
 
@@ -38,7 +48,12 @@ def wrong_file(expected: str, found: str, path: str, offset: int) -> CorruptionE
 
 
 def refuse_unknown_flags(flags: int, known: int, path: str) -> None:
-    """Raise StorageError if `flags` has an incompatible flag that this version does not know."""
+    """Raise StorageError if a file has a flag that this version does not know.
+
+    flags: the file's "incompatible flags". A newer version of Nyala sets such a flag if older
+    versions cannot read the file correctly.
+    known: the flags that this version knows, as a bit mask.
+    """
     if unknown := flags & ~known:
         raise StorageError(
             f"{path}: written by a newer version of Nyala (incompatible flags {unknown:#06x}); "

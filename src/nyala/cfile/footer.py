@@ -16,7 +16,8 @@ pairs, so NumPy reads them without a copy.
 
     F-count   block count = ceil(row count / R)
     F-inside  every block is between the file's head and this footer
-    F-exact   the footer's parts fill exactly the length that the directory or the catalogue names
+    F-exact   the footer's parts fill exactly the length that the catalogue or the file's directory
+              (the list of its footers) names
 
 `decode` checks the CRC and these invariants before it uses any length, count or offset.
 """
@@ -148,7 +149,11 @@ class ColumnFooter(LazyValues):
 
     @property
     def sparse_key_rows_log2(self) -> int:
-        """The result of the function `sparse_key_rows_log2` for this column."""
+        """n, where it is enough that a file stores the encoded key of every 2^n-th row.
+
+        The other keys are computed from this column and the other key columns. 0: the file must
+        store every key, because reading single values of this column is slow.
+        """
         return sparse_key_rows_log2(self.encoding, self.form)
 
     def block_rows(self, block: int) -> int:
@@ -252,7 +257,7 @@ class ColumnFooter(LazyValues):
             raise wrong_file(file_id, found_id.hex(), path, offset)
         found_key = ColumnKey(role, group, column_id)
         if key is not None and found_key != key:
-            raise damaged(f"expected column {key}, found {found_key}")
+            raise damaged(f"expected {key.in_words}, found {found_key.in_words}")
         try:
             form = _physical_by_code(type_code, precision, scale, varchar_length)
         except (SchemaError, KeyError) as error:

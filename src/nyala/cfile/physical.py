@@ -58,7 +58,10 @@ _BYTES: Final[dict[str, int]] = {
 
 @dataclass(frozen=True)
 class Physical:
-    """The stored form of one column type: its number on disk, its width, and its Arrow types."""
+    """The stored form of one column type.
+
+    It has the number that identifies the type in files, the width of a value, and the Arrow types.
+    """
 
     type: ColumnType
     code: int  # format.TYPE_*

@@ -247,7 +247,10 @@ class CFileReader:
         self._opened().prefetch(places)
 
     def prefetch_footers(self) -> None:
-        """Open a remote file, if it is not open yet. This begins to fetch its footers."""
+        """Open this reader's file and begin to fetch its column footers, if the file is remote.
+
+        Has no effect if the file is local or already open.
+        """
         if self.is_remote:
             self._opened()
 
@@ -353,7 +356,7 @@ class CFileReader:
                     "no such column" if found is None else f"{found.length} bytes at offset {found.offset}"
                 )
                 raise CorruptionError(
-                    f"expected the footer of column {key} in {place.length} bytes at offset {place.offset}, as the "
+                    f"expected the footer of {key.in_words} in {place.length} bytes at offset {place.offset}, as the "
                     f"catalogue says, found {there}",
                     self.path,
                 )
@@ -467,7 +470,7 @@ class CFileReader:
                 end = footer_offset + footer_length
                 there = "a second one" if key in places else f"one from offset {footer_offset} to {end}"
                 raise CorruptionError(
-                    f"expected one footer for column {key}, between offsets {format.HEAD.size} and {offset}; found "
+                    f"expected one footer for {key.in_words}, between offsets {format.HEAD.size} and {offset}; found "
                     f"{there}",
                     self.path,
                     offset,

@@ -215,7 +215,7 @@ class CFileWriter:
 
 
 class _Encoded(NamedTuple):
-    """The values of a column, and all decisions about how to write them."""
+    """The values of a column, and how to write them: encoding, compression and blocks."""
 
     form: Physical
     stored: pa.Array

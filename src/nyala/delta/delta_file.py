@@ -541,7 +541,7 @@ class DeltaFile:
     def _column(self, key: ColumnKey) -> ColumnReader:
         column = self.reader.column(key)
         if column is None:
-            raise CorruptionError(f"the delta file has no column {key}", self.path)
+            raise CorruptionError(f"the delta file lacks {key.in_words}", self.path)
         return column
 
     def _rowids(self, column_id: int) -> ColumnReader:
@@ -585,7 +585,9 @@ class DeltaFile:
         array = column.decode(begin, end, access=access, stats=stats)
         if array.type != pa.int64() or array.null_count:
             raise CorruptionError(
-                f"expected column {column.key} to be int64 without NULL, found {array.type}", self.path
+                f"expected {column.key.in_words} as int64 without NULL, found {array.type} with "
+                f"{array.null_count} NULLs",
+                self.path,
             )
         # `to_numpy` would import pandas, which takes longer than a whole task of Spark.
         data = array.buffers()[1] or b""

@@ -182,15 +182,15 @@ class Files(Protocol):
     def check_bound(self) -> None:
         """Raise StorageError if the folder given to `bind` was moved or replaced.
 
-        Has no effect if this object is not bound to a folder. Cost: two system calls.
+        Has no effect if this object was not returned by `bind`. Cost: two system calls.
         """
         ...
 
     def close(self) -> None:
-        """Close the bound folder, and all files in it that are open for reading.
+        """Close the folder that was given to `bind`, and all files in it that are open for reading.
 
         Later reads of these files raise StorageError. May be called twice. Has no effect if this
-        object is not bound to a folder.
+        object was not returned by `bind`.
         """
         ...
 

@@ -37,7 +37,10 @@ def _domain() -> str | None:
 
 
 def _stat(pid: int) -> tuple[str, str, int, int] | None:
-    """Return a process's (name, state, parent's pid, start in ticks since boot); None if unreadable."""
+    """Return a process's (name, state, parent's pid, start in ticks since boot) from `/proc`.
+
+    Return None if `/proc` does not describe this process, for example because it has ended.
+    """
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             text = file.read().decode(errors="replace")
@@ -49,7 +52,11 @@ def _stat(pid: int) -> tuple[str, str, int, int] | None:
 
 
 def process_mark(pid: int | None = None) -> str | None:
-    """Return the mark that identifies a living process (default: this one); None if unreadable."""
+    """Return the mark that identifies a process.
+
+    pid: the number of the process; None: this process.
+    Returns: None if the system has no such process, or does not describe it in `/proc`.
+    """
     domain = _domain()
     found = _stat(os.getpid() if pid is None else pid)
     if domain is None or found is None:

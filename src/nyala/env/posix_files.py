@@ -295,12 +295,23 @@ class _IdleDescriptors:
         self.tokens: Final = itertools.count()  # each open file takes one
 
     def take(self, token: int) -> int | None:
-        """Take the idle descriptor of a file, or None. The caller must `give` it back."""
+        """Remove the idle descriptor of a file from this object, and return it.
+
+        Return None if the file has no idle descriptor. The caller must `give` a descriptor back.
+
+        token: the number of the open file, from `tokens`.
+        """
         entry = self._descriptors.pop(token, None)
         return None if entry is None else entry[0]
 
     def open(self, path: str, at: _Folder | None = None) -> int:
-        """Return a new descriptor of the file. Raises StorageError."""
+        """Open the file for reading, and return its new descriptor. Raises StorageError.
+
+        If the process has too many open files, all idle descriptors are closed first.
+
+        at: the open folder of the store, so that `path` is found in it even if the folder was moved.
+        None: the path is opened as it is.
+        """
         location = _location(at, path)
         flags = os.O_RDONLY | os.O_CLOEXEC
         try:
@@ -650,7 +661,13 @@ class PosixFiles:
 
     @contextlib.contextmanager
     def _opened(self, path: str, verb: str, flags: int, location: _Location | None = None) -> Iterator[int]:
-        """Open a file, and yield its descriptor. An OSError in the block becomes StorageError."""
+        """Open a file, and yield its descriptor for a `with` statement.
+
+        An OSError inside the `with` statement becomes a StorageError.
+
+        verb: what the caller does with the file, for the message: "write", "list" …
+        location: the path as arguments of system calls; None: computed from `path`.
+        """
         at = self._locate(path) if location is None else location
         fd = _call(verb, path, lambda: os.open(at.name, flags | os.O_CLOEXEC, 0o666, dir_fd=at.fd))
         try:

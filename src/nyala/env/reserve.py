@@ -54,8 +54,8 @@ def is_full(error: BaseException) -> bool:
 class Reserve:
     """Disk space that a store holds back for operations that must work on a full disk.
 
-    The space is files of 512 KiB, called pieces. A writer allocates them by `grow`. A reader only
-    deletes pieces.
+    The space is files of 512 KiB, called pieces. Only a writer allocates them, by `grow`. A reader
+    deletes one if the disk is too full for its lease, the file that says what the reader needs.
 
     directory: the store's folder.
     """
@@ -71,7 +71,7 @@ class Reserve:
         self._uses = 0
 
     def bind(self, files: Files) -> None:
-        """From now on use `files`, which is bound to the store's folder (see `Files.bind`)."""
+        """From now on use `files`, which `Files.bind` returned for the store's folder."""
         self._files = files
 
     def _pieces(self) -> list[str]:
@@ -82,9 +82,12 @@ class Reserve:
         return bool(self._pieces())
 
     def grow(self, data_bytes: int) -> None:
-        """Allocate pieces until the reserve fits the size of the store's data.
+        """Allocate files until the reserve has its full size: a sixteenth of the store's data.
 
+        The full size is at least 8 MiB and at most 64 MiB, but less if the disk is almost full.
         Never raises StorageError, because a store works without a reserve too.
+
+        data_bytes: the size of the store's data.
         """
         with self._lock:
             try:

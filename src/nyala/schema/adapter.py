@@ -45,8 +45,10 @@ def may_be_one_column(one: pa.DataType, other: pa.DataType) -> bool:
 
 
 def adapt(array: pa.Array, wanted: pa.DataType) -> pa.Array:
-    """Convert a column's values to the type that it has in another version of the schema (A2).
+    """Convert a column's values to the type that it has in another version of the schema.
 
+    If this type is narrower, values that do not fit it change. Reads that use the narrower type do
+    not return these values.
     Nothing is copied if the types are equal, or both decimals.
     Raises: CorruptionError if the same column cannot have had both types.
     """
@@ -61,7 +63,11 @@ def adapt(array: pa.Array, wanted: pa.DataType) -> pa.Array:
 
 
 def concat_versions(arrays: Sequence[pa.Array]) -> pa.Array:
-    """Concatenate arrays of one column. The result has the widest of their types (A1)."""
+    """Concatenate arrays of one column that come from different versions of the schema.
+
+    An alteration may have made the column's type wider between these versions. The result has the
+    widest type, so it keeps every value.
+    """
     widest = max([array.type for array in arrays], key=_width)
     return pa.concat_arrays([adapt(array, widest) for array in arrays])
 

@@ -367,8 +367,8 @@ class Schema(LazyValues):
         if name not in self:
             text = "'" + name.replace("'", "''") + "'"
             raise ColumnNotFoundError(
-                f"no column {name!r}; for a text write {text}: text takes single quotes, column names take double "
-                f"quotes{name_hint(name, self.names)}"
+                f"no column {name!r}; if you mean a text, write {text}: text takes single quotes, column names take "
+                f"double quotes{name_hint(name, self.names)}"
             )
         return self._by_name[name]
 

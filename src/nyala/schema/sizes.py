@@ -27,9 +27,10 @@ _SIZE: Final = re.compile(
 
 
 def size_in_bytes(text: str) -> int | None:
-    """Parse a size such as '64KB'. Return the bytes, rounded down.
+    """Return the number of bytes that a text such as '64KB' means, rounded down.
 
-    Returns None for text that is not a size, and for a size above SIZE_MAX_BYTES.
+    1KB is 1000 bytes, and 1KiB is 1024 bytes. Returns None for text that is not a size, and for a
+    size above SIZE_MAX_BYTES.
     """
     match = _SIZE.fullmatch(text.strip())
     if match is None:

@@ -57,8 +57,8 @@ def changed(footer: bytes, field: str, value: int) -> bytes:
     ("field", "value", "reason"),
     [
         ("magic", 0, "expected magic"),
-        ("role", 3, "expected column base/0/10"),
-        ("column id", 11, "expected column base/0/10"),
+        ("role", 3, "expected column 10 of the base data"),
+        ("column id", 11, "expected column 10 of the base data"),
         ("type", 2, "expected the number of a column type, found 2"),
         ("type", format.TYPE_DECIMAL64, "expected the number of a column type, found 16"),
         ("type", format.TYPE_VARCHAR, "expected the number of a column type, found 19"),
@@ -176,10 +176,10 @@ def test_impossible_directories_are_refused(written: MemoryFiles) -> None:
     for offset in (0, end - length + 1, 1 << 62):
         outside = format.DIRECTORY_ENTRY.pack(role, zero, group, column_id, length, offset)
         written.content[PATH] = with_directory(content, [outside, entries[1]])
-        with pytest.raises(CorruptionError, match="expected one footer for column"):
+        with pytest.raises(CorruptionError, match="expected one footer for column 1[01] of the base data"):
             CFileReader(written, PATH).columns()
     written.content[PATH] = with_directory(content, [entries[0], entries[0]])
-    with pytest.raises(CorruptionError, match="expected one footer for column"):
+    with pytest.raises(CorruptionError, match="expected one footer for column 1[01] of the base data"):
         CFileReader(written, PATH).columns()
     for shift in (-1, 1, 1 << 60):
         written.content[PATH] = with_directory(content, entries, shift=shift)
@@ -242,3 +242,23 @@ def test_block_offsets_need_no_alignment(written: MemoryFiles) -> None:
     ends = footer.block_offsets + footer.block_lengths
     assert np.array_equal(footer.block_offsets[1:], ends[:-1])
     assert footer.dictionary_offset + footer.dictionary_length == footer.block_offsets[0]
+
+
+@pytest.mark.parametrize(
+    ("key", "words"),
+    [
+        (ColumnKey(format.ROLE_BASE, 0, 10), "column 10 of the base data"),
+        (ColumnKey(format.ROLE_BASE, 0, -1), "the LIVENESS column of the base data"),
+        (ColumnKey(format.ROLE_KEY), "the column of encoded keys"),
+        (ColumnKey(format.ROLE_KEY, 6), "the column with the encoded key of every 2^6-th row"),
+        (ColumnKey(format.ROLE_BLOOM), "the column of the bloom filter"),
+        (ColumnKey(format.ROLE_DELTA_ROWID, 1), "the rowids of the changes in column group 1"),
+        (ColumnKey(format.ROLE_DELTA_TIMESTAMP, 1), "the timestamps of the changes in column group 1"),
+        (ColumnKey(format.ROLE_DELTA_VALUE, 1, 10), "the changed values of column 10 in column group 1"),
+        (ColumnKey(format.ROLE_BASE, 3, 10), "a column of role base, column group 3 and column id 10"),
+        (ColumnKey(9, 3, 10), "a column of role number 9, column group 3 and column id 10"),
+    ],
+)
+def test_messages_name_a_column_in_words(key: ColumnKey, words: str) -> None:
+    """Messages describe a column by what it contains. Impossible keys show all their numbers."""
+    assert key.in_words == words

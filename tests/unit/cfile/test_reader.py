@@ -126,7 +126,8 @@ def test_a_footer_of_another_column_is_corruption(
     """A place that points at another column's footer raises CorruptionError."""
     moved = ColumnPlace(places[0].key, places[1].offset, places[1].length)
     with pytest.raises(
-        CorruptionError, match=r"f at offset \d+: .*expected column base/0/10, found base/0/11"
+        CorruptionError,
+        match=r"f at offset \d+: .*expected column 10 of the base data, found column 11 of the base data",
     ):
         CFileReader(files, "f", places=[moved]).column(places[0].key)
     with pytest.raises(CorruptionError, match="catalogue"):

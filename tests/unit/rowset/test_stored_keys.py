@@ -432,5 +432,7 @@ def test_a_missing_key_column_is_corruption(tmp_path: Path) -> None:
         writer.append_column(*encoded_keys(keys, format.SPARSE_TEXT_KEY_ROWS_LOG2))
         writer.finish(sync=False)
     index = KeyIndex(CFileReader(FILES, path), codec, [10, 11], 2000)
-    with pytest.raises(CorruptionError, match=r"no column base/0/1[01], so its keys are missing"):
+    with pytest.raises(
+        CorruptionError, match=r"lacks column 1[01] of the base data, so rows cannot be found by key"
+    ):
         index.find(keys.slice(0, 1))

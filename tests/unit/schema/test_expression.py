@@ -165,7 +165,7 @@ REFUSED: list[tuple[str, Any, type[Exception], str]] = [
     ("n", "'x'", SchemaError, "expected int64"),
     ("n", "n + 'x'", SchemaError, "+ expects numbers, got text"),
     ("n", "n + flag", SchemaError, "+ expects numbers, got bool"),
-    ("n", "-name", SchemaError, "- expects a number, got text"),
+    ("n", "-name", SchemaError, "'-' expects a number, got text"),
     ("n", "length(n)", SchemaError, "length() expects text or binary, got integer"),
     ("n", "price % 2", SchemaError, "% expects integers or doubles"),
     ("name", "upper(n)", SchemaError, "upper() expects text, got integer"),

@@ -84,7 +84,7 @@ def test_an_unknown_name_in_double_quotes_may_be_meant_as_text() -> None:
     """
     schema = build_schema({"host": "string", "n": "int64", "day": "date"}, "host")
     for text in ('host = "a"', '"a" <> host', "host < a", "host BETWEEN \"a\" AND 'b'", 'day = "a"'):
-        with pytest.raises(ColumnNotFoundError, match=r"no column 'a'; for a text write 'a'"):
+        with pytest.raises(ColumnNotFoundError, match=r"no column 'a'; if you mean a text, write 'a'"):
             bind(text, schema)
     for text in ('n = "a"', '"a" = "b"', '"a" IS NULL'):
         with pytest.raises(ColumnNotFoundError) as error:

@@ -117,8 +117,8 @@ ROWSETS: dict[str, tuple[Change, str]] = {
     "another least key": (lambda s: first(s)["rowset"].update(key_min="80"), "keys 80 to"),
     "another greatest key": (lambda s: first(s)["rowset"].update(key_max="ff" * 8), "to ffffffffffffffff"),
     "another version": (lambda s: first(s)["rowset"].update(schema_version=9), "of schema version 9"),
-    "a column less": (lambda s: first(s)["rowset"]["places"].__delitem__(slice(5, 10)), "columns base/0/"),
-    "a column elsewhere": (lambda s: first(s)["rowset"]["places"].__setitem__(8, 32), "at 32"),
+    "a column less": (lambda s: first(s)["rowset"]["places"].__delitem__(slice(5, 10)), "of the base data at offset"),
+    "a column elsewhere": (lambda s: first(s)["rowset"]["places"].__setitem__(8, 32), "at offset 32"),
     "another size": (lambda s: first(s)["rowset"].update(size_bytes=9), "bytes, expected 9"),
     "no UNDO": (lambda s: first(s).update(undo=None, undo_path=None), "new rows with UNDO file None"),
     "another UNDO": (lambda s: first(s).update(undo_path=first(s)["rowset"]["path"]), "twice"),
@@ -149,7 +149,7 @@ DELTAS: dict[str, tuple[Change, str]] = {
     "another count": (lambda s: changes(s)["redo"][1].update(record_count=99), "as 99 records, but the file has"),
     "another column": (lambda s: changes(s)["redo"][1].update(column_ids=[12]), "as records of columns"),
     "the liveness": (lambda s: changes(s)["redo"][1].update(column_ids=[-1]), "as changes of upsert, but the file has"),
-    "another place": (lambda s: changes(s)["redo"][1]["places"].__setitem__(3, 32), "at 32"),
+    "another place": (lambda s: changes(s)["redo"][1]["places"].__setitem__(3, 32), "at offset 32"),
 }  # fmt: skip
 
 

@@ -268,6 +268,8 @@ class Memo:
 
         Threads that call at the same time may each compute the value.
 
+        name: identifies the value in the cache.
+        state: what the value is computed from. A cached value with another state is not used.
         make: computes (value, its size in bytes), only from what `name` and `state` identify. Its
         argument says whether the value will be cached.
         costly: computing the value again costs much more than decoding a block.

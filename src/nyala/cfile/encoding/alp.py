@@ -180,9 +180,12 @@ class Alp(Encoding):
             raise ValueError(f"expected a header of {header_size} bytes, found {data.size}")
         layout, exponent, _, count = format.ALP_HEADER.unpack_from(data)
         if layout not in format.ALP_LAYOUTS or exponent > format.ALP_EXPONENT_MAX or count > rows:
+            name = format.ALP_LAYOUTS.get(layout)
+            found = f"the unknown layout {layout}" if name is None else f"the layout {name}"
             raise ValueError(
-                f"expected decimals or plain values, an exponent of at most {format.ALP_EXPONENT_MAX} and at "
-                f"most {rows} exceptions, found layout {layout}, exponent {exponent} and {count} exceptions"
+                f"expected the layout {' or '.join(format.ALP_LAYOUTS.values())}, an exponent of at most "
+                f"{format.ALP_EXPONENT_MAX} and at most {rows} exceptions; found {found}, the exponent {exponent} "
+                f"and {count} exceptions"
             )
         if layout != format.ALP_DECIMALS and (exponent or count):
             raise ValueError(

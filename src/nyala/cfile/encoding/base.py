@@ -73,12 +73,16 @@ class BlockEncoder(abc.ABC):
 
     @abc.abstractmethod
     def encode(self, lower: int, upper: int) -> pa.Buffer:
-        """Return the bytes of one block: of the values [lower, upper) that `prepare` received."""
+        """Return the bytes of the block with the values at the positions [lower, upper).
+
+        Positions are those in the array that `prepare` received. It has no NULLs.
+        """
 
     def bounds(self, lower: int, upper: int) -> pa.Array | None:
-        """Return the least and the greatest of the values [lower, upper), without NULLs.
+        """Return the least and the greatest of the values at the positions [lower, upper).
 
-        None if the encoding cannot find them faster than by comparing all values.
+        Positions are those in the array that `prepare` received. It has no NULLs.
+        Return None if the encoding cannot find them faster than by comparing all values.
         """
         return None
 
@@ -126,7 +130,11 @@ class Encoding(abc.ABC):
         return False
 
     def candidates(self, column: ColumnSample) -> Sequence[Candidate]:
-        """Return what 'auto' may choose if the column gets this encoding, with estimated sizes."""
+        """Return the ways to store the column that this encoding offers to 'auto'.
+
+        Each candidate has a compression and an estimated size. 'auto' compares the candidates of
+        all encodings. By default an encoding offers none.
+        """
         return ()
 
     def header(self, form: Physical, data: bytes) -> format.Layout | None:
@@ -139,9 +147,13 @@ class Encoding(abc.ABC):
     def sampled(
         self, column: ColumnSample, cost: int, size_factor: float = 1.25, compression: int | None = None
     ) -> Sequence[Candidate]:
-        """Return this encoding as the only candidate. Its size is that of the encoded sample.
+        """Return this encoding as the only candidate that 'auto' may choose for the column.
 
-        cost, size_factor: as in `Candidate`.
+        The candidate's size is computed by encoding the column's sample.
+
+        cost: the rank of the encoding by decode speed; 0 is the fastest.
+        size_factor: 'auto' chooses this candidate before a faster one only if it is smaller by this
+        factor.
         compression: the compression of the candidate. None: the schema's, or the default of the
         encoding.
         Returns: no candidate if the column has no sample, or if the encoding refuses the sample.

@@ -22,8 +22,8 @@ slower one:
 
 Reasons for the factors:
     1.25    Reading a quarter more bytes (at 12 GB/s from the page cache, 2 from a good disk) costs
-            less than decoding bitshuffle. Bitshuffle decodes eight times slower than `for`, so it must
-            also save more than one bit per value.
+            less than decoding bitshuffle. But `for` decodes eight times faster than bitshuffle. So
+            bitshuffle must also be smaller than a faster candidate by more than one bit per value.
     1.55    Zstandard decompresses three times slower than LZ4. But it halves hexadecimal text, which
             LZ4 cannot compress.
     4       Prefix decodes at a tenth of the speed of plain.
@@ -79,8 +79,10 @@ def choose_encoding(
     is_sample: bool = False,
     block_rows: int = 1 << format.ROWS_PER_BLOCK_LOG2_MAX,
 ) -> Choice:
-    """Choose how to store a column: by the encoding `name` if type and values allow it, else by
-    another encoding.
+    """Return the encoding and the compression to store a column with, and the encoder of its values.
+
+    The encoding is `name` if type and values allow it, otherwise another one. The name 'auto' leaves
+    the choice to this function.
 
     Parameters
     ----------
@@ -89,13 +91,13 @@ def choose_encoding(
     compression
         The schema's compression (format.COMPRESSION_*).
     single_values
-        Readers gather single values: 'auto' must choose an encoding that does this without decoding
-        the block, if the type has one.
+        True if readers fetch values one by one. Then 'auto' chooses an encoding that gives one value
+        without decoding the block, if the type has such an encoding.
     is_index
-        The column has the key index: 'auto' must choose plain for text, because each look-up
-        decodes a block, and prefix would take ten times as long.
+        True if the column has the key index. Then 'auto' must choose plain for text, because each
+        look-up decodes a block, and prefix would take ten times as long.
     is_sample
-        The values are a sample of a large column, so rules for short columns do not apply.
+        True if the values are a sample of a large column, so rules for short columns do not apply.
     block_rows
         The rows per block.
     """
@@ -155,11 +157,13 @@ def _plain_bytes(form: Physical, values: pa.Array) -> int:
 
 
 def _sample(form: Physical, values: pa.Array, is_sample: bool) -> pa.Array | None:
-    """Return a sample of `values`: four runs of adjacent values, or all values if they are few.
+    """Return a sample of `values`: four ranges of adjacent values.
 
-    Return None for a column that is too short for a sample.
+    If the ranges would cover all values, return `values`. Return None if there are no values, or if
+    they take less than 32 KiB: so small a column needs no sample.
 
-    is_sample: `values` are themselves a sample of a large column, so they are never too short.
+    is_sample: `values` are themselves a sample of a large column, so the limit of 32 KiB does not
+    apply.
     """
     if not len(values) or (not is_sample and _plain_bytes(form, values) < _UNSAMPLED_BYTES_MAX):
         return None

@@ -9,8 +9,9 @@ Each block has one base, step and unit. Each row has a delta: an unsigned number
 to 64 (`bit_packing`). Position is the row's number in the block. The encoder keeps this invariant,
 and the decoder checks it (`forms.frame`):
 
-    FOR-fits   every number that the formula can give in a block is in the type's range. It is enough to
-               test the first and the last row, with delta 0 and with the block's greatest delta
+    FOR-fits   "a frame of reference fits its type": every number that the formula can give in a block
+               is in the type's range. It is enough to test the first and the last row, with delta 0
+               and with the block's greatest delta
 
 One outlier makes all deltas of its block wider. 'auto' then chooses bitshuffle.
 Source: J. Goldstein et al., "Compressing relations and indexes", 1998.
@@ -70,9 +71,9 @@ class _FrameEncoder(BlockEncoder):
 
         A value is base + step · row + unit · delta. The arguments describe the values with step 0.
 
-        bits: the bits of the greatest delta.
-        Returns: (base, step, deltas), which describe the same values by fewer bits; None if no line
-        saves bits.
+        bits: the number of bits that the greatest delta needs.
+        Returns: base, step and deltas that give the same values, with deltas of fewer bits; None if
+        no line saves bits.
         """
         rows = len(deltas)
         if rows < 2 or bits > _LINE_BITS_MAX:

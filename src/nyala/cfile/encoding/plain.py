@@ -113,14 +113,15 @@ def decode_binary(type: pa.DataType, block: EncodedValues) -> pa.Array:
         raise ValueError(f"expected a header of {format.BINARY_HEADER.size} bytes, found {data.size}")
     data_length, width, _ = format.BINARY_HEADER.unpack_from(data)
     start = format.BINARY_HEADER.size + count * width
-    if (
-        width not in format.BINARY_LENGTH_WIDTHS
-        or data_length > _DATA_LENGTH_MAX
-        or start + data_length != data.size
-    ):
+    if width not in format.BINARY_LENGTH_WIDTHS:
         raise ValueError(
-            f"expected {count} values in {data.size} bytes, with lengths of 0, 1, 2 or 4 bytes; found a header for "
-            f"{start + data_length} bytes, with lengths of {width} bytes"
+            f"expected a header that gives 0, 1, 2 or 4 bytes to the length of each value, found a header for "
+            f"{width} bytes"
+        )
+    if data_length > _DATA_LENGTH_MAX or start + data_length != data.size:
+        raise ValueError(
+            f"expected {count} values in {data.size} bytes, at most {_DATA_LENGTH_MAX} bytes without their lengths; "
+            f"found a header for {start + data_length} bytes, {data_length} bytes without the lengths"
         )
     if width == 0:
         length, rest = divmod(data_length, count) if count else (0, data_length)

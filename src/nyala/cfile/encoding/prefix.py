@@ -78,10 +78,15 @@ class Prefix(Encoding):
         if data.size < header_size:
             raise ValueError(f"expected a header of {header_size} bytes, found {data.size}")
         length, log2, _ = format.PREFIX_HEADER.unpack_from(data)
-        if log2 > format.PREFIX_GROUP_ROWS_LOG2_MAX or header_size + length > data.size:
+        if log2 > format.PREFIX_GROUP_ROWS_LOG2_MAX:
             raise ValueError(
-                f"expected groups of at most 2^{format.PREFIX_GROUP_ROWS_LOG2_MAX} rows and their prefixes in "
-                f"{data.size} bytes, found groups of 2^{log2} rows and {length} bytes of prefixes"
+                f"expected groups of at most 2^{format.PREFIX_GROUP_ROWS_LOG2_MAX} rows, found groups of 2^{log2} "
+                "rows"
+            )
+        if header_size + length > data.size:
+            raise ValueError(
+                f"expected at most {data.size - header_size} bytes of prefixes, which is the size of the block "
+                f"without its header, found {length} bytes of prefixes"
             )
         group_count = -(-rows >> log2)
         prefixes = decode_binary(
@@ -126,9 +131,12 @@ def _joined(prefixes: pa.Array, suffixes: pa.Array, log2: int) -> pa.Array:
 def group_prefix_lengths(
     data: npt.NDArray[np.uint8], offsets: npt.NDArray[np.int64], group_rows: int
 ) -> npt.NDArray[np.int64]:
-    """Return the length of the common prefix of each group of `group_rows` values.
+    """Return, for each group of `group_rows` adjacent values, the length of their common prefix.
 
-    Cost: one pass per eight bytes, over the groups whose values are equal so far.
+    data: the bytes of all values, one after the other.
+    offsets: where each value begins in `data`, and the end of the last one.
+    Cost: each pass compares the next eight bytes of all values, in the groups whose values are
+    equal so far.
     """
     count = len(offsets) - 1
     starts = offsets[:-1]

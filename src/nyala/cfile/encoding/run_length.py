@@ -99,8 +99,8 @@ def _runs(form: Physical, block: EncodedValues) -> tuple[npt.NDArray[np.int64], 
     is_bool = form.kind == BITS
     if width not in _LENGTH_DTYPES or not 0 < count <= block.row_count:
         raise ValueError(
-            f"expected 1 to {block.row_count} runs and lengths of 1, 2 or 4 bytes, found {count} runs and lengths of "
-            f"{width} bytes"
+            f"expected 1 to {block.row_count} runs, with each run's length in 1, 2 or 4 bytes; found {count} runs, "
+            f"with lengths in {width} bytes"
         )
     if first > (1 if is_bool else 0):
         wanted = "0 or 1 as the first bool value" if is_bool else "0 instead of a first bool value"

@@ -11,8 +11,8 @@ Each encoding has a form in memory, a class that implements the operations:
     FrameBlock       frame of reference            packed integers               packed integers
     CodeBlock        dictionary                    packed dictionary codes       packed dictionary codes
     RunBlock         run length                    a value and an end per run    one value per run
-    NullableBlock    one of these three,           the block of the values and   the block of the values
-                     with some NULLs               the validity bitmap
+    NullableBlock    as FrameBlock, CodeBlock      the block of the values and   the block of the values
+                     or RunBlock, with some NULLs  the validity bitmap
     NullBlock        any, all rows NULL            nothing                       NULLs
 
 An encoding without its own form uses `ArrowBlock`: the block is decoded once, and the operations

@@ -9,11 +9,11 @@ delta per row (`bit_packing`).
                   deltas, so packed deltas are compared (for example 16 bits per row for dates)
     number        returns the value of one row
 
-    FOR-fits    every number that the formula can give in a block is in the type's range. It is enough to
-                test the first and the last row, with delta 0 and with the block's greatest delta
+The invariant FOR-fits ("a frame of reference fits its type"): every number that the formula can
+give in a block is in the type's range. It is enough to test the first and the last row, with delta
+0 and with the block's greatest delta. This is checked when a frame is created, so no sum overflows.
 
-FOR-fits is checked when a frame is created, so no sum overflows. `kernels` processes the rows. A
-frame is immutable; any thread may use it.
+`kernels` processes the rows. A frame is immutable; any thread may use it.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ class Frame:
         return replace(self, data=pa.py_buffer(self.data.to_pybytes()))
 
     def decode_into(self, out: pa.Buffer, at: int, width: int, lower: int, upper: int) -> Fill:
-        """Return a job for `kernels.fill` that writes the values of rows [lower, upper) into `out`.
+        """Return the task for `kernels.fill` to write the values of rows [lower, upper) into `out`.
 
         out, width: the memory of an Arrow array with values of `width` bytes each.
         at: the position of the first written value in `out`, counted in values.
@@ -117,7 +117,7 @@ class Frame:
         )  # fmt: skip
 
     def gather_into(self, out: pa.Buffer, at: int, width: int, rows: npt.NDArray[np.int64]) -> Fill:
-        """Return a job for `kernels.fill` that writes the values of `rows` into `out`, in order.
+        """Return the task for `kernels.fill` to write the values of `rows` into `out`, in order.
 
         out, width: the memory of an Arrow array with values of `width` bytes each.
         at: the position of the first written value in `out`, counted in values.
@@ -200,9 +200,10 @@ class Frame:
 
 
 def output(form: Physical, rows: int) -> tuple[pa.Buffer, int]:
-    """Allocate an Arrow buffer for `rows` decoded values. Return (buffer, bytes of one value).
+    """Allocate an Arrow buffer for `rows` decoded values.
 
-    The buffer is from `cfile.memory`, which is faster than new memory.
+    Return the buffer, and the number of bytes that one value takes in it. The buffer is from
+    `cfile.memory`, which is faster than new memory.
     """
     width = form.arrow_width_bytes
     return allocate(rows * width), width

@@ -21,10 +21,10 @@ _GATHER_SHARE: Final = 1 / 8
 
 
 class FrameBlock(ColumnBlock):
-    """A block of numbers in a frame of reference.
+    """A block of numbers in a frame of reference: only the difference from a formula is stored.
 
     form: how the column's values are stored, and to which Arrow type they decode.
-    narrow: for decimals of 4 or 8 bytes, the same with decimal32 or decimal64 as Arrow type. For
+    narrow: like `form`, but decimals of 4 or 8 bytes decode to Arrow's decimal32 or decimal64. For
     other types it equals `form`.
     """
 

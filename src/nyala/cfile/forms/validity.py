@@ -63,7 +63,7 @@ class Validity:
     def scatter(self, values: pa.Array) -> pa.Array:
         """Return an array with all rows: the rows with a value get `values`, in order.
 
-        values: the dense values, one per 1-bit.
+        values: the values without the NULLs between them, one for each row that is not NULL.
         """
         type, rows = values.type, self.row_count
         if pa.types.is_dictionary(type):

@@ -42,8 +42,12 @@ _CACHE_LINE_BYTES: Final = 64
 def bloom_words(
     hashes: npt.NDArray[np.uint64], bits_per_key: int = format.BLOOM_BITS_PER_KEY
 ) -> npt.NDArray[np.uint32]:
-    """Return a filter with these hashes, as a matrix: one row of eight words per block.
+    """Return a bloom filter that contains these hashes, as a matrix of 32-bit words.
 
+    Each row of the matrix is one block of the filter: eight words.
+
+    hashes: one per key.
+    bits_per_key: the size of the filter. More bits give fewer wrong answers.
     Cost: some nanoseconds per key. Without compiled kernels, about 40 ns and 16 bytes of memory.
     """
     bits_per_block = 8 * format.BLOOM_BLOCK_BYTES

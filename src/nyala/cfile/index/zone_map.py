@@ -272,7 +272,10 @@ class ZoneMap:
         """Decode the bytes of `encode`. Raises ValueError if they are not a zone map of these blocks."""
         count = len(row_counts)
         if len(data) < 5 * count:
-            raise ValueError(f"expected null counts and flags of {count} blocks, found {len(data)} bytes")
+            raise ValueError(
+                f"expected at least {5 * count} bytes, for a null count and flags of each of {count} blocks, found "
+                f"{len(data)} bytes"
+            )
         null_counts = np.frombuffer(data, "<u4", count)
         flags = np.frombuffer(data, np.uint8, count, 4 * count)
         if count and int(flags.max()) & ~format.ZONE_FLAGS_KNOWN:
@@ -308,7 +311,10 @@ def _decode_bounds(form: Physical, data: bytes, start: int, count: int) -> tuple
             )
         return np.frombuffer(data, dtype, count, start), start + count * dtype.itemsize
     if len(data) - start < count:
-        raise ValueError(f"expected the lengths of {count} bounds, found {len(data) - start} bytes")
+        raise ValueError(
+            f"expected at least {count} bytes, for the length of each of {count} bounds, found "
+            f"{len(data) - start} bytes"
+        )
     ends = start + count + np.cumsum(np.frombuffer(data, np.uint8, count, start), dtype=np.int64)
     positions = [start + count, *ends.tolist()]
     bounds = [data[a:b] for a, b in itertools.pairwise(positions)]

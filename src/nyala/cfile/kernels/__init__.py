@@ -78,7 +78,10 @@ def _choose() -> str:
             name = f"{name}_avx2"
             module = importlib.import_module(name)
         if (revision := getattr(module, "REVISION", "unknown")) != REVISION:
-            raise ImportError(f"the kernels were compiled from revision {revision}, not {REVISION}")
+            raise ImportError(
+                f"the compiled kernels have revision {revision}, but this version of Nyala needs {REVISION}; "
+                "install Nyala again"
+            )
     except ImportError as error:
         if setting:
             raise InvalidArgumentError(

@@ -22,7 +22,7 @@ CHECKED: Final = False
 
 
 class Fill(NamedTuple):
-    """A job for `fill`: decode some rows of a frame of reference into the memory of an Arrow array.
+    """A task for `fill`: decode some rows of a frame of reference into the memory of an Arrow array.
 
     A row's number is base + step · row + unit · delta. Base, step and unit are the same for all
     rows of the frame (an encoded block), and delta is the row's packed integer. The numbers must
@@ -47,9 +47,9 @@ class Fill(NamedTuple):
 
 
 def fill(jobs: Sequence[Fill]) -> None:
-    """Run all jobs: decode each job's packed integers, and write the numbers to its memory.
+    """Run all tasks in `jobs`: decode the packed integers, and write the numbers to Arrow memory.
 
-    The compiled kernel releases the interpreter lock once for all jobs.
+    The compiled kernel releases the interpreter lock once for all tasks.
     """
     for job in jobs:
         _fill(job)
@@ -125,10 +125,10 @@ def delta_at(data: pa.Buffer, start: int, bits: int, count: int, row: int) -> in
 
 
 def scatter(bitmap: pa.Buffer, rows: int, values: pa.Buffer, width: int, out: pa.Buffer) -> None:
-    """Write the values to the rows that have a 1-bit in `bitmap`, in order; other rows get zeros.
+    """Write `values`, in order, to the rows whose bit in `bitmap` is 1. Other rows get zeros.
 
-    values: one per 1-bit, of `width` bytes (1, 2, 4, 8 or 16).
-    Raises: ValueError if there are more or fewer values than 1-bits.
+    values: one for each of these rows, of `width` bytes (1, 2, 4, 8 or 16).
+    Raises: ValueError if there are more or fewer values than rows whose bit is 1.
     """
     dtype = np.dtype(f"<u{width}" if width <= 8 else f"V{width}")
     positions, dense = np.flatnonzero(_bits(bitmap, rows)), np.frombuffer(values, dtype)
@@ -141,9 +141,9 @@ def scatter(bitmap: pa.Buffer, rows: int, values: pa.Buffer, width: int, out: pa
 def scatter_offsets(
     bitmap: pa.Buffer, rows: int, offsets: npt.NDArray[np.int32], out: npt.NDArray[np.int32]
 ) -> None:
-    """Write the Arrow offsets of all rows to `out`. A row with a 0-bit in `bitmap` gets empty text.
+    """Write the Arrow offsets of all rows to `out`. A row whose bit in `bitmap` is 0 gets empty text.
 
-    offsets: n + 1 offsets of the n values of the rows with a 1-bit.
+    offsets: n + 1 offsets of the n values, one value for each row whose bit is 1.
     """
     bits = _bits(bitmap, rows)
     _expect_ones(int(np.count_nonzero(bits)), len(offsets) - 1)
@@ -181,7 +181,10 @@ def repeat_runs(values: pa.Buffer, width: int, ends: npt.NDArray[np.int64], out:
     cells = np.frombuffer(out, dtype)
     lengths = np.diff(ends, prepend=0)
     if int(lengths.min()) <= 0 or int(ends[-1]) != len(cells):
-        raise ValueError(f"expected ends of runs that ascend to {len(cells)}, found others")
+        raise ValueError(
+            f"expected the ends of runs in ascending order, and {len(cells)} as the last end; found another order, "
+            f"or the last end {int(ends[-1])}"
+        )
     cells[:] = np.repeat(np.frombuffer(values, dtype), lengths)
 
 
@@ -192,7 +195,9 @@ def _bits(bitmap: pa.Buffer, rows: int) -> npt.NDArray[np.bool_]:
 
 def _expect_ones(ones: int, count: int) -> None:
     if ones != count:
-        raise ValueError(f"expected one value per 1-bit of the bitmap, found {count} values")
+        raise ValueError(
+            f"expected {ones} values, one for each bit of the bitmap that is 1, found {count} values"
+        )
 
 
 def _fill(job: Fill) -> None:

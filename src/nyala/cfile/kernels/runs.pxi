@@ -53,4 +53,7 @@ def repeat_runs(values, int width, const int64_t[::1] ends, out):
         else:
             fits = _repeat_runs(<const uint64_t*>value_view.buf, &ends[0], count, <uint64_t*>into.buf, rows)
     if not fits:
-        raise ValueError(f"expected ends of runs that ascend to {rows}, found others")
+        raise ValueError(
+            f"expected the ends of runs in ascending order, and {rows} as the last end; found another order, "
+            f"or the last end {ends[count - 1]}"
+        )

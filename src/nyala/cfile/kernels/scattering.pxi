@@ -116,7 +116,7 @@ def scatter(bitmap, Py_ssize_t rows, values, int width, out):
         else:
             fits = _scatter(bits, rows, <const Sixteen*>value_view.buf, count, <Sixteen*>into.buf)
     if not fits:
-        raise ValueError(f"expected one value per 1-bit of the bitmap, found {count} values")
+        raise ValueError(f"expected one value for each bit of the bitmap that is 1, found {count} values")
 
 
 def scatter_offsets(bitmap, Py_ssize_t rows, const int32_t[::1] offsets, int32_t[::1] out):
@@ -129,4 +129,4 @@ def scatter_offsets(bitmap, Py_ssize_t rows, const int32_t[::1] offsets, int32_t
     with nogil:
         fits = _scatter_offsets(bits, rows, &offsets[0], count, &out[0])
     if not fits:
-        raise ValueError(f"expected one value per 1-bit of the bitmap, found {count} values")
+        raise ValueError(f"expected one value for each bit of the bitmap that is 1, found {count} values")

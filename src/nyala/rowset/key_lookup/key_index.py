@@ -110,7 +110,9 @@ class KeyIndex(LazyValues):
     def _column(self, key: ColumnKey, count: int) -> ColumnReader:
         column = self._reader.column(key)
         if column is None:
-            raise CorruptionError(f"the file has no column {key}, so its keys are missing", self._reader.path)
+            raise CorruptionError(
+                f"the file lacks {key.in_words}, so rows cannot be found by key", self._reader.path
+            )
         if column.row_count != count:
             raise CorruptionError(
                 f"expected {count} keys, found {column.row_count}", self._reader.path, column.place.offset

@@ -96,7 +96,7 @@ class DenseKeys(LazyValues):
         first = self.column.block_first_keys()
         if first is None:
             raise CorruptionError(
-                f"column {self.column.key} has no key index", self._path, self.column.place.offset
+                f"{self.column.key.in_words} has no key index", self._path, self.column.place.offset
             )
         return self._codec.from_binary(first)
 

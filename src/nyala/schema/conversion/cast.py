@@ -260,7 +260,10 @@ def _datetime64_array(values: Sequence[np.datetime64 | None]) -> npt.NDArray[np.
 
 
 def _uuid(values: Sequence[Any], wanted: ColumnType) -> Cast:
-    """Convert UUIDs to their 16 bytes, as Arrow 20 and later do."""
+    """Convert `uuid.UUID` objects to binary values of 16 bytes.
+
+    Arrow 20 and later convert them in the same way, but Nyala also supports Arrow 19.
+    """
     if wanted.is_text:
         raise SchemaError(f"expected {wanted}, got uuid.UUID; {UUID_ADVICE}")
     return pa.array([None if value is None else value.bytes for value in values], pa.binary()), []

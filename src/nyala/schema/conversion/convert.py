@@ -143,16 +143,16 @@ def convert(
 ) -> Converted:
     """Convert `data` to the types of `schema`.
 
-    columns:   "all" accepts all columns of the table. "key" rejects columns outside the key, as
-               for a look-up. A delete always rejects them.
+    columns:   "all" accepts all columns of the table. "key" accepts only the key columns, as for a
+               look-up. A delete accepts only the key columns, whatever `columns` is.
     operation: the name of the operation for messages: insert, upsert, update, delete or get.
     copy:      False lets the result use the user's memory. It is for callers that copy the result,
                or that finish before the user's code continues.
     borrow_above_bytes: data of more bytes may use the user's memory even with `copy`, because
                copying a gigabyte takes as long as encoding it. A caller that keeps such data must
                copy it.
-    sequence:  the name of a column outside the key that is accepted despite "key", because it
-               orders the changes of a row.
+    sequence:  the name of one more column, which is accepted where otherwise only key columns are.
+               Its values say which of several changes of a row is the newest. None: no such column.
     Raises:    ColumnNotFoundError for an unknown column; SchemaError for incompatible types,
                duplicate names, and columns outside the key in a delete; InvalidArgumentError for
                unsupported data, and for a DataFrame with a named index that is not also a column.
@@ -225,7 +225,10 @@ def _refuse_condition(data: Any, schema: Schema, operation: str) -> None:
 
 
 def _long_key_messages(whole: Column, column: ColumnSchema) -> dict[int, str]:
-    """Return a message for each row whose key has more characters than its varchar column."""
+    """Return an error message, by row number, for each key that is longer than its column allows.
+
+    column: a varchar column of the key, which limits the number of characters.
+    """
     length = column.type.length
     assert length is not None
     found: dict[int, str] = {}

@@ -92,7 +92,12 @@ def named_key(key: Any, names: Sequence[str], operation: str) -> Mapping[str, An
 
 
 def key_text(key: Any, names: Sequence[str], operation: str) -> str:
-    """Return the message for what is not a key of the columns `names`."""
+    """Return the error message for a wrong key: a value that does not have the form of a key.
+
+    key: the wrong value.
+    names: the key columns.
+    operation: the name of the user's call, such as "delete".
+    """
     shown = ", ".join(f"{name!r}: …" for name in names)
     other = f"the value of {names[0]!r}" if len(names) == 1 else f"a tuple ({', '.join(names)})"
     hint = ""

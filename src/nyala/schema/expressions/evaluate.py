@@ -230,7 +230,7 @@ class BoundCompare(_OneColumn):
         return true_mask(ARROW_COMPARE[self.op](array, self._scalar))
 
     def _compare_floats(self, values: npt.NDArray[Any]) -> Mask:
-        """Compare floats, with NaN equal to NaN and greater than all other values (E3).
+        """Compare floats, with NaN equal to NaN and greater than all other values.
 
         NumPy has another order: each comparison with NaN is False, except `!=`.
         """
@@ -373,7 +373,10 @@ class BoundCompareColumns(Bound):
 
 
 def compare_arrays(op: str, left: pa.Array, a: ColumnType, right: pa.Array, b: ColumnType) -> Mask:
-    """Return a mask of the rows in which `left op right` is TRUE (E3). Rows with NULL get any value.
+    """Return a mask of the rows in which `left op right` is TRUE.
+
+    For a row with NULL, the mask may say True or False. NaN equals NaN and is greater than all
+    other values.
 
     a, b: the types of `left` and `right`, which must be `comparable`.
     """
@@ -430,8 +433,9 @@ class BoundArrow(Bound):
     """A pyarrow expression. It selects the rows in which the expression is TRUE, or FALSE if
     `negated`.
 
-    floating: the columns that may contain NaN.
-    meaning:  the same condition as a `Bound` of another class, if `arrow_tree` can translate it.
+    floating: the columns that may contain NaN, for which Arrow has another order than Nyala.
+    meaning:  an equal condition of Nyala, which is evaluated instead of the expression. None if
+              `arrow_tree` cannot translate the expression. Then Arrow evaluates it.
     """
 
     expression: pc.Expression

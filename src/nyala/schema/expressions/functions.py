@@ -255,7 +255,7 @@ def negation(value: Value) -> Value:
     if value.type == INT:
         return arithmetic("-", ConstantValue(pa.scalar(0, INT)), value)
     if not is_number(value) and not value.is_null:
-        raise SchemaError(f"the operator - expects a number, got {value.kind}")
+        raise SchemaError(f"the operator '-' expects a number, got {value.kind}")
     return value if value.is_null else Computed(pc.negate, value.type, value)
 
 

@@ -78,8 +78,10 @@ class LikePattern(LazyValues):
         return rf"(?s)\A{body}\z"
 
     def compile(self, where: str) -> None:
-        """Check that Arrow can compile the pattern. Raises: InvalidArgumentError if it is too
-        large.
+        """Let Arrow compile the pattern, so that a pattern that is too large fails before a scan.
+
+        where: the beginning of the error message, which names the column or expression.
+        Raises: InvalidArgumentError if the pattern is too large.
         """
         try:
             self.match(pa.array([""], pa.string()))

@@ -189,7 +189,10 @@ def compare_literals(a: Literal, op: str, b: Literal) -> bool:
 
 
 def is_number_like(text: str) -> bool:
-    """Whether a text looks like a number."""
+    """Whether a text has the form of a decimal number, such as '-1.5' or '1e6'.
+
+    For error messages, which then advise to write the number without quotes.
+    """
     return _NUMBER_LIKE.fullmatch(text) is not None
 
 

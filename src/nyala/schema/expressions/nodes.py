@@ -110,7 +110,7 @@ class _Combinable:
 
 
 class Node(_Combinable):
-    """A condition on a row, or a value computed from a row. `str()` returns its SQL text (N2)."""
+    """A condition on a row, or a value computed from a row. `str()` returns its SQL text."""
 
     def __bool__(self) -> NoReturn:
         raise InvalidArgumentError(

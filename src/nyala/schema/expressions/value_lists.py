@@ -44,8 +44,8 @@ _WIDE_DIGITS: Final = 76
 def as_array(values: Iterable[Any]) -> pa.Array | None:
     """Convert a long list of values of one kind to an Arrow array; None becomes NULL.
 
-    Returns: None for few values, for values of several kinds, and for kinds that are rare in long
-    lists.
+    Returns: None for fewer than 32 values, for values of several kinds, and for kinds that this
+    module does not support, such as floats. The caller then converts the values one by one.
     """
     if isinstance(values, pa.ChunkedArray):
         values = pa.concat_arrays(values.chunks) if values.num_chunks else pa.array([], values.type)
@@ -128,8 +128,10 @@ def canonical(type: ColumnType, array: pa.Array) -> tuple[Any, ...]:
 
 
 def values_for_column(column: ColumnSchema, array: pa.Array) -> pa.Array | None:
-    """Return the values that the column can hold, distinct and ascending; None if this list is not
-    supported.
+    """Return those values of `array` that the column's type can hold, distinct and ascending.
+
+    Return None if this function cannot compare values of the array's type with the column. The
+    caller then converts the values one by one.
 
     array: from `as_array`, without NULL.
     """

@@ -153,7 +153,10 @@ def is_number(value: Value) -> bool:
 
 
 def _first_errors(a: Codes | None, b: Codes | None) -> Codes | None:
-    """Combine the error codes of two operands. If both operands failed in a row, `a` counts."""
+    """Combine the error codes that two operands have in each row.
+
+    In a row where both operands failed, the result has the code of `a`. None: no row failed.
+    """
     if a is None or b is None:
         return b if a is None else a
     return np.where(a != 0, a, b)
@@ -584,7 +587,7 @@ def _compare(op: str, left: pa.Array, right: pa.Array) -> Mask:
 
 
 def column_like(value: Value, text: str) -> ColumnSchema:
-    """Return a made-up column that has the type of `value`, and `text` as its name.
+    """Return a column that is not in the table: it has the type of `value`, and the name `text`.
 
     With this column, the code that compares columns with literals also compares computed values.
     """

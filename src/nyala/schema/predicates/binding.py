@@ -412,11 +412,11 @@ def build_condition(node: Node, schema: Schema, negated: bool = False) -> Bound:
 
 
 def _operand(node: Node, schema: Schema) -> tuple[ColumnSchema, Callable[[Bound], Bound]]:
-    """Return the column that a condition on `node` tests, and a function that adapts the condition.
+    """Return the column that a condition on `node` tests, and a function to apply to the condition.
 
     If `node` is a column, the function returns the condition unchanged. If `node` is a computed
-    value, the column is made up (see `column_like`), and the function returns a condition that
-    computes the value and then tests it.
+    value, the returned column is not in the table: it only has the type of the value. Then the
+    function returns a condition that computes the value and tests it.
     """
     if isinstance(node, Column):
         return schema.by_name(node.name), lambda bound: bound
@@ -454,10 +454,13 @@ def _condition_of_is_true(part: Node, schema: Schema, wanted: bool, negated: boo
 def _condition_of_rows(
     parts: tuple[Node, ...], rows: tuple[tuple[Any, ...], ...], schema: Schema, negated: bool
 ) -> Bound:
-    """Build the condition (a, b) IN rows, or NOT IN if `negated`.
+    """Build the condition `(a, b) IN (list of tuples)`, or NOT IN if `negated`.
 
-    If a and b are columns, the condition looks up each row in the list. Otherwise it is an OR of
-    comparisons.
+    If a and b are columns, the condition usually looks up the values of each table row in the list.
+    Otherwise it is an OR of comparisons, one per tuple.
+
+    parts: the left side, here a and b: columns or computed values.
+    rows: the tuples of the list.
     """
     columns = [schema.by_name(part.name) for part in parts if isinstance(part, Column)]
     whole = [row for row in rows if None not in row]  # rows with NULL are never equal to another row

@@ -82,12 +82,13 @@ _COSTLY_RANK = 10
 def split_by_column(
     terms: Iterable[Bound], constraints: Mapping[str, Constraint], columns: Iterable[ColumnSchema]
 ) -> tuple[tuple[ColumnTest, ...], Bound | None]:
-    """Split the terms of an AND into one test per column, and the AND of the other terms (T1).
+    """Split the terms of an AND into one test per column, and the AND of the other terms.
 
-    The cheapest test comes first. The AND is None if there are no other terms.
+    The tests and this second AND are TRUE together in exactly the rows in which all terms are TRUE.
+    The cheapest test comes first. The second AND is None if there are no other terms.
 
     terms:       the terms of one AND.
-    constraints: by column name.
+    constraints: the range or list of values that each column must match, by column name.
     columns:     at least the columns that the terms read.
     """
     of_columns: dict[str, list[Bound]] = {}

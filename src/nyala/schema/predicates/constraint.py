@@ -115,9 +115,11 @@ class Constraint(LazyValues):
         )._canonical()
 
     def _canonical(self) -> Constraint:
-        """Return this range as a list if it has one value, and as `EMPTY` if it has no value.
+        """Return the simplest equal constraint.
 
-        If NULL satisfies a range without values, the result is `NULL_ONLY`.
+        A range with exactly one value becomes a list of this value. A range without any value
+        becomes `EMPTY`, or `NULL_ONLY` if the constraint accepts NULL too. Other constraints are
+        returned unchanged.
         """
         if self.lower is None or self.upper is None:
             return self

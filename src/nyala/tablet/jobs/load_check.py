@@ -233,13 +233,13 @@ def _columns(store: Store, path: str, file_id: str, described: Sequence[ColumnPl
 
 
 def _named(places: Sequence[ColumnPlace]) -> str:
-    return "columns " + ", ".join(f"{place.key} at {place.offset}" for place in places)
+    return ", ".join(f"{place.key.in_words} at offset {place.offset}" for place in places)
 
 
 def _column(reader: CFileReader, key: ColumnKey, path: str) -> ColumnReader:
     column = reader.column(key)
     if column is None:
-        raise _refused(path, f"a file with column {key}", "no such column")
+        raise _refused(path, f"a file with {key.in_words}", "no such column")
     return column
 
 

@@ -187,10 +187,10 @@ LINE = format.FOR_HEADER.pack(0, 1, 1, format.FOR_LINE, 0, bytes(6))  # the numb
     ("data", "why"),
     [
         (b"", "expected a header of 8 bytes, found 0"),
-        (block(2, 0, [], LINE), "found layout 2,"),
+        (block(2, 0, [], LINE), "found the unknown layout 2,"),
         (block(0, 2, [], bytes(32)), "neither exponent nor exceptions in layout plain"),
         (block(1, 23, [], LINE), "exponent 23"),
-        (block(1, 0, [], LINE, count=5), "at most 4 exceptions, .* and 5 exceptions"),
+        (block(1, 0, [], LINE, count=5), "at most 4 exceptions; .* and 5 exceptions"),
         (block(1, 0, [], LINE, count=4), "expected 4 exceptions and a frame, found"),
         (block(1, 0, [4], LINE), "positions of exceptions that ascend and are below 4"),
         (block(1, 0, [2, 2], LINE), "positions of exceptions that ascend and are below 4"),
