@@ -175,7 +175,7 @@ class ColumnReader:
         return self.footer.zone_map
 
     def zone(self, block: int) -> Zone:
-        """Return the zone of one block: its bounds and counts."""
+        """Return the least and greatest value of a block, and its counts of rows and NULLs."""
         return self._zone_map().zone(block)
 
     @property

@@ -75,7 +75,9 @@ class Env:
         return not self.files.is_remote
 
     def bound(self, folder: str) -> Env:
-        """Return an environment whose `files` are bound to a store's folder (`Files.bind`).
+        """Return an environment whose `files` are the result of `Files.bind` for a store's folder.
+
+        They keep using this folder, even if another one takes its path.
 
         The caller must close `files` of the result.
         """

@@ -21,7 +21,7 @@ _GATHER_SHARE: Final = 1 / 8
 
 
 class FrameBlock(ColumnBlock):
-    """A block of numbers in a frame of reference: only the difference from a formula is stored.
+    """A block of numbers in a frame of reference: each is stored as its difference from a formula.
 
     form: how the column's values are stored, and to which Arrow type they decode.
     narrow: like `form`, but decimals of 4 or 8 bytes decode to Arrow's decimal32 or decimal64. For

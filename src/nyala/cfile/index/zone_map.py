@@ -46,7 +46,7 @@ class Zone:
     max_truncated: bool = False  # max was shortened: it may be above the greatest value, or None
 
     def merge(self, other: Zone) -> Zone:
-        """Return the zone of the values of both zones together."""
+        """Return the bounds and the counts of the values of both zones together."""
         if other.min is None:
             least, greatest = self, self
         elif self.min is None:
@@ -67,7 +67,10 @@ class Zone:
 
 
 def zone_of(form: Physical, stored: pa.Array) -> Zone:
-    """Return the zone of values in their stored form (see `Physical.stored_array`)."""
+    """Return the bounds and the counts of the values in `stored`.
+
+    form, stored: how the values are stored, and the values in this form (`Physical.stored_array`).
+    """
     rows, nulls = len(stored), stored.null_count
     if nulls == rows:
         return Zone(None, None, nulls, rows)
@@ -182,7 +185,7 @@ class ZoneMap:
         return functools.reduce(Zone.merge, map(self.zone, range(len(self))), Zone(None, None, 0, 0))
 
     def number_bounds(self) -> tuple[int, int] | None:
-        """Return the least and greatest value of all blocks, as integers in canonical form.
+        """Return the least and the greatest value of all blocks, as stored integers.
 
         Return None if the column's type is not an integer, date, timestamp or decimal of 4 or 8
         bytes. Also return None if a block has no bounds, or if a damaged file has a minimum above

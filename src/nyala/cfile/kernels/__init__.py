@@ -13,8 +13,8 @@ is packed.
     max_delta        returns the greatest delta of a frame
     delta_at         returns the delta of one row
     mask_positions   writes the positions of the ones in a mask
-    scatter          writes dense values to the rows that have one
-    scatter_offsets  writes the offsets of dense text to the rows that have one
+    scatter          writes the values of a column without NULLs to the rows that are not NULL
+    scatter_offsets  writes the Arrow offsets of text to the rows that are not NULL
     repeat_runs      writes the values of runs to their rows
     bloom_insert     inserts key hashes into a bloom filter
     gather_views     turns dictionary codes into Arrow string views

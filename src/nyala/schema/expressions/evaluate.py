@@ -129,7 +129,10 @@ class Bound(LazyValues):
     can_fail: bool = False  # whether `mask` may raise an error for the values of a row
 
     def mask(self, arrays: Arrays, n: int) -> Mask:
-        """Return a mask of the rows in which the condition is TRUE (E1)."""
+        """Return a new mask of the rows in which the condition is TRUE.
+
+        arrays, n: the columns by name, and the number of their rows.
+        """
         raise NotImplementedError
 
     @property
@@ -516,7 +519,7 @@ class _Parts(Bound):
 
 @dataclass(frozen=True)
 class BoundAnd(_Parts):
-    """AND: evaluates cheap parts first, and stops when no row remains (E4)."""
+    """AND: evaluates cheap parts first, and skips the others if no row can match any more."""
 
     def mask(self, arrays: Arrays, n: int) -> Mask:
         first, *others = self._in_order
