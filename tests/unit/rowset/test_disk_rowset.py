@@ -203,7 +203,7 @@ def test_x2_files_out_of_time_order_are_corruption(tmp_path):
     [
         ({"row_count": 5}, "5 "),
         ({"key_min": b"\0" * 8}, "keys from"),
-        ({"columns": ()}, "catalogue names|no column"),
+        ({"columns": ()}, "catalogue names|lacks column"),
     ],
 )
 def test_a_base_file_that_does_not_match_its_entry_is_corruption(changed, words, tmp_path):
