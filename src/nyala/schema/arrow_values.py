@@ -253,8 +253,9 @@ def repeated(value: pa.Scalar, count: int) -> pa.Array:
     if value.is_valid and value.type in (pa.string(), pa.binary()):
         size = len(value.as_buffer()) * count
         if size > _TEXT_BYTES_MAX:
+            # As in Arrow's own errors, the word "overflow" makes callers retry with half of the rows.
             raise pa.ArrowInvalid(
-                f"{count} copies of one value take {size} bytes, more than the {_TEXT_BYTES_MAX} bytes of an Arrow "
-                "array; use a shorter value or fewer rows"
+                f"offset overflow: {count} copies of one value take {size} bytes, more than the {_TEXT_BYTES_MAX} "
+                "bytes of an Arrow array; use a shorter value or fewer rows"
             )
     return pa.repeat(value, count)
