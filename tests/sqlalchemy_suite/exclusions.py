@@ -41,12 +41,12 @@ FEATURES: Final[dict[str, str]] = {
     "Transactions have no savepoints and no two-phase commit": "savepoints two_phase_transactions",
     "Defaults of columns are constants, and are reflected as such": "expression_server_defaults",
     "There are no column types for lists, intervals and UUIDs": "array_type datetime_interval uuid_data_type",
-    "DuckDB adds no interval to a DATE in the RANGE of a window": "window_range_non_numeric",
+    "DuckDB cannot add an interval to a DATE in the RANGE of a window": "window_range_non_numeric",
     "DuckDB has no FETCH with PERCENT and WITH TIES": "fetch_percent fetch_ties",
     "lastrowid is None: the dialect gets new keys before the INSERT, or by RETURNING": """
         supports_lastrowid dbapi_lastrowid implements_get_lastrowid emulated_lastrowid
         emulated_lastrowid_even_with_sequences""",
-    "All cursors read rows in batches: there is no other kind": "server_side_cursors",
+    "The tests compare two kinds of cursors, and this dialect has one": "server_side_cursors",
     "Names keep their case": "denormalized_names",
     "JSON is text, not bytes": "json_deserializer_binary",
 }

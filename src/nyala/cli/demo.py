@@ -54,7 +54,8 @@ def demo(folder: str) -> None:
 
     if is_bucket_url(folder):
         raise Failure(
-            "the demo needs a folder: pass its path. For a store in a bucket, use `table load --create`",
+            "the demo can only make a store in a folder: pass the folder's path. To make a store in a bucket "
+            "from your own files, use `table load --create`",
             "FolderExpected",
         )
     began_s = time.monotonic()

@@ -81,7 +81,7 @@ def test_commands_beside_a_writer(run: Run, server: S3Server, csv: Path) -> None
 @pytest.mark.parametrize(
     ("words", "code", "advice"),
     [
-        (["demo", URL], 1, "the demo needs a folder"),
+        (["demo", URL], 1, "the demo can only make a store in a folder"),
         (["table", "list", "https://host/store"], 1, "is a URL"),
         (["table", "list", "s3://bucket/a b"], 1, "choose another prefix"),
         (["table", "list", "s3://bucket/a?region=x"], 1, "give --option NAME=VALUE"),

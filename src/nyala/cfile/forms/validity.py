@@ -40,7 +40,7 @@ class Validity:
         return unpacked.view(np.bool_)
 
     def part(self, lower: int, upper: int) -> tuple[Validity, int, int]:
-        """Return (the validity of the rows [lower, upper), first, last).
+        """Return the validity of the rows [lower, upper), and where their values are: (validity, first, last).
 
         The values of these rows are the dense values [first, last).
         """

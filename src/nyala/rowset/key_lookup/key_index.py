@@ -264,17 +264,19 @@ class KeyIndex(LazyValues):
         return keys if outside is None else keys.take(np.flatnonzero(~outside))
 
     def ordinals_of_bound(self, bound: bytes) -> list[tuple[ColumnReader, int, int]]:
-        """Return what `range` reads first to find one bound, so that the caller can prefetch it.
+        """Return the data that `range` reads first to find one bound of its key range.
 
-        Each item is (column, lower, upper): the positions [lower, upper) in a column of the file.
+        The caller can prefetch the data. Each item is (column, lower, upper): the positions [lower,
+        upper) in a column of the file.
         """
         return [] if self._cached_keys() is not None else self._stored.ordinals_of_bound(bound)
 
     def ordinals_of_segment(self, bound: bytes) -> list[tuple[ColumnReader, int, int]]:
-        """Return what `range` reads next to find one bound, so that the caller can prefetch it.
+        """Return the rows of key columns that `range` reads last to find one bound of its key range.
 
-        This method reads the data that `ordinals_of_bound` lists: prefetch that first. Each
-        item is (column, lower, upper): the rows [lower, upper) of a key column.
+        The caller can prefetch them. Each item is (column, lower, upper): the rows [lower, upper) of
+        a key column. Call this after the data of `ordinals_of_bound` was prefetched, because this
+        method reads that data.
         """
         return [] if self._cached_keys() is not None else self._stored.ordinals_of_segment(bound)
 

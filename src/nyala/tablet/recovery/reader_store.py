@@ -21,9 +21,9 @@ Invariants
         or the store is closed.
     P5  The published timestamp never goes back, even if the writer changes the catalogue while
         this process loads it.
-    P6  The published timestamp is not before the beginning of any table's history, nor before rows
-        were dropped or rewritten. The position record is read before the catalogue. If its
-        timestamp is too old, the catalogue is loaded again.
+        P6  The reader publishes no moment that a table's history does not contain any more. The reader
+        gets the moment from the position record, and then loads the catalogue. If tables were
+        rewritten or dropped in between, the moment may be too old: then both are read again.
     P7  During a replay, the memory is measured every `GATHER_ROWS` rows or `GATHER_BYTES`. Above
         `memory_limit`, a view raises an error until the writer has flushed.
     P8  A reader without permission to write in the store's folder has no lease. So the writer may

@@ -320,9 +320,9 @@ class LogFollower:
             self._base_met = True
             if self._previous_crc != base.previous_crc:
                 raise CorruptionError(
-                    f"this object of the log is not the one that the checkpoint {base.key.key} follows: expected CRC "
-                    f"{base.previous_crc:08x}, found {self._previous_crc:08x}. An object of the store was replaced: "
-                    "restore it, or the store, from a backup",
+                    f"the object of the log before the checkpoint {base.key.key} is not the one that the checkpoint "
+                    f"expects: expected CRC {base.previous_crc:08x}, found {self._previous_crc:08x}. An object of the "
+                    "store was replaced: restore it, or the store, from a backup",
                     path,
                     0,
                 )
