@@ -509,9 +509,10 @@ class Connection:
 
     @contextlib.contextmanager
     def _noticing_end(self) -> Iterator[None]:
-        """If the store ends the transaction inside the block, raise an error, now and until `rollback`.
+        """Raise an OperationalError if the store ends the transaction during the `with` block.
 
-        Without this error, the program's next statements would be committed without the earlier ones.
+        Every later statement or commit raises the same error, until the program calls `rollback`.
+        Otherwise the later statements would be committed without the earlier ones.
         """
         if self._ended:
             raise OperationalError(self._ended)

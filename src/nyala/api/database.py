@@ -1306,8 +1306,8 @@ class Database:
                 raise InvalidArgumentError(f"the name {name!r} is in use: ATTACH '{path}' AS another_name")
             if not is_bucket_url(path) and not SYSTEM.files.exists(identity_path(os.path.expanduser(path))):
                 raise InvalidArgumentError(
-                    f"ATTACH takes the folder or bucket of a Nyala store, and {path!r} is not one: read other "
-                    "databases with their own libraries, and pass the rows as a frame"
+                    f"ATTACH takes the folder or bucket of a Nyala store, and {path!r} is not one: read another "
+                    "database with its own library into a data frame, and name the frame's variable in FROM"
                 )
             opened = connect(path if is_bucket_url(path) else os.path.expanduser(path), read_only=True)
             self._attached = {**self._attached, key: opened}

@@ -567,9 +567,11 @@ class TableView(ReadableTable):
 
 
 def _check_second(table: TableState, key: Any, columns: Any, method: str) -> None:
-    """Check the second argument of a look-up by key, if it is no list.
+    """Check `columns`, the second argument of `get` or `get_many`, if it is not a list.
 
-    Raises: InvalidArgumentError for text, a moment, or the second value of a key.
+    method: the name of the called method, for errors.
+    Raises: InvalidArgumentError if `columns` is a text or a moment. Also if the caller passed the values
+        of a composite key as separate arguments, as in `get(1, 2)` in place of `get((1, 2))`.
     """
     names = table.schema.key_names
     if is_value(key) and len(names) > 1:

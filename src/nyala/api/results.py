@@ -192,7 +192,7 @@ class DroppedTable:
 
 
 def describe_dropped(table: TableState) -> DroppedTable:
-    """Describe a dropped table."""
+    """Return the description of a dropped table that `Database.dropped_tables` shows to the user."""
     entry, end = table.entry, None
     if entry.history_us is not None and not entry.tagged:
         with contextlib.suppress(OverflowError):  # a datetime ends with the year 9999

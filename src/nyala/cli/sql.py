@@ -170,7 +170,7 @@ _RULES: Final = tuple(
         # what only a program can do
         (r": write a local file, or use db\.sql\(…\)\.to_reader\(\)", ": write a local file"),
         (r", or db\.sql\(…\)\.to_pandas\(\) and pivot there", ""),
-        (r"read other databases with their own libraries, and pass the rows as a frame",
+        (r"read another database with its own library into a data frame, and name the frame's variable in FROM",
          "write the rows of another database to a file, and read the file"),
         (r"Open the store with a larger limit, such as (connect\(.*?\)), and check",
          r"A Python program can allow more: \1. Check"),

@@ -261,7 +261,12 @@ def _decoded(event: Any, number: int) -> Mapping[str, Any] | None:
 def _rows_of_envelope(
     event: Mapping[str, Any], delete: bool, keys: Sequence[str], number: int
 ) -> list[tuple[Mapping[str, Any], bool]]:
-    """Return (row, whether it is deleted) for each row that a Debezium event writes or deletes."""
+    """Return (row, whether it is deleted) for each row that a Debezium event writes or deletes.
+
+    delete: whether the event deletes its row.
+    keys: the fields of the primary key. If an update changes the key, the old row is deleted.
+    number: the number of the event, for errors.
+    """
     for name in _IMAGES:
         if not isinstance(event.get(name), Mapping | None):
             raise InvalidArgumentError(
@@ -513,7 +518,10 @@ def _sequence_error(path: str, fields: Iterable[str]) -> InvalidArgumentError:
 
 
 def _choose_columns(events: _Events, schema: Schema, format: EventFormat, sequence: str | None) -> MixedRows:
-    """Return the columns to write and the operation of each row. Parses times and decimals."""
+    """Return the columns to write and the operation of each row. Parses times and decimals.
+
+    sequence: the column that stores the event's sequence value; None: the events have no such value.
+    """
     count = len(events.numbers)
     sources: dict[str, tuple[Any, np.ndarray | None]] = {}
     for field, column in (format.columns or {name: name for name in events.columns}).items():
@@ -591,7 +599,12 @@ def _decimals(values: Any, scale: int | None) -> Any:
 
 
 def _each_cast(values: Any, cast: Callable[[Any], Any], errors: RowErrors, where: str, what: str) -> Any:
-    """Cast all values. A value that cannot be cast becomes NULL, and its row gets an error."""
+    """Cast all values. A value that cannot be cast becomes NULL, and its row gets an error.
+
+    errors: receives these errors. The message is `where`, then the value, then `what`.
+    where: the text before the value, such as "column 'a': ".
+    what: the text after the value, such as "is not a number of days".
+    """
     try:
         return cast(values)
     except _UNREADABLE:

@@ -29,7 +29,7 @@ class Explanation:
         self._splits_total = sum(-(-rows // read_path.SPLIT_ROWS) for rows in held)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return what `str()` shows as a dict: the columns, the predicate, and the counts by name.
+        """Return a dict with the contents of `str()`: the columns, the predicate, and the counts by name.
 
         Counts that end in `_total` are of the whole table. `rows_in_range` counts the rows in
         partitions and key ranges that the predicate allows. `blocks_total` and `blocks_skipped`

@@ -74,9 +74,10 @@ class _Lines:
 
 
 class CompactionProgress:
-    """Reports the progress of several compactions in hundredths of a compaction."""
+    """Reports the progress of several compactions to a function. Each compaction counts as 100 steps."""
 
     def __init__(self, progress: Progress | None) -> None:
+        """progress: called with (steps done, all steps); None: report nothing."""
         self._progress = progress
         self._done, self._total, self._before = 0, 1, 0
 

@@ -27,9 +27,10 @@ _READ_DEPTH_MAX: Final = 20
 
 
 class Shell:
-    """Runs texts on a store. Close it with `close`, or use it in a `with` block. report: prints an error."""
+    """Runs SQL statements and dot commands on a store. Close it with `close`, or use it in a `with` block."""
 
     def __init__(self, database: Database, settings: Settings, report: Callable[[Exception], None]) -> None:
+        """report: called with the error of each failed statement, to print it."""
         self.console = Console(database, settings)
         self.succeeded = True
         """Whether all statements so far succeeded."""

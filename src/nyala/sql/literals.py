@@ -64,7 +64,10 @@ def cells_of_rows(rows: str) -> list[tuple[str, ...]]:
 
 
 def cell_of(value: str) -> tuple[str, ...]:
-    """Return the `Cell` of one expression."""
+    """Return the text of one value, such as `1`, `'a'` or `x + 1`, as a tuple with the fields of `Cell`.
+
+    The fields say whether the value is a number, a text, a word such as NULL, or another expression.
+    """
     match = _CELL.fullmatch(f",{value.strip()}")
     return match.groups("") if match is not None else Cell(",", "", "", "", "", value)
 

@@ -80,7 +80,11 @@ def literal(value: Any, type: ColumnType) -> str:
 
 
 def literal_of(value: Any) -> str:
-    """Return a Python value as a constant of SQL. Raises: InvalidArgumentError for other types."""
+    """Return a Python value as a constant of SQL.
+
+    Raises: InvalidArgumentError for a value that is not text, a number, a boolean, a date, a datetime,
+        bytes or None.
+    """
     for kinds, name in _KINDS:
         if isinstance(value, kinds):
             return literal(value, parse_type(name))

@@ -39,8 +39,11 @@ def take(connection: Connection, table: str, column: str, count: int) -> range:
 def with_values(
     connection: Connection, column: Any, names: list[str], rows: list[dict[str, Any]]
 ) -> list[dict[str, Any]]:
-    """Return the rows of parameters, in which each missing value of an integer key is set to the next value.
+    """Return the rows of parameters with values for missing integer keys.
 
+    The values are above all values of the key that exist or were given before.
+
+    connection: used to read the greatest stored value of the key.
     column: the key column.
     names: the names of the parameters that give its values. A value is missing if it is None.
     rows: the parameters of each execution, by name.

@@ -23,7 +23,10 @@ from nyala.sql.tokens import main_keyword, quoted_text, tokens
 
 
 class NyalaImpl(DefaultImpl):
-    """Operations of migrations, and the comparison of tables for `--autogenerate`."""
+    """Executes Alembic's operations on tables of a store.
+
+    It also compares tables for `alembic revision --autogenerate`.
+    """
 
     __dialect__ = "nyala"
     transactional_ddl = False

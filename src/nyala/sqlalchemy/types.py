@@ -1,6 +1,6 @@
 """Types of SQLAlchemy whose values are converted, because a store keeps them in another form.
 
-    DateTime()    stored as a moment; returned in UTC without a zone
+    DateTime()    stored as a timestamp in UTC; returned in UTC without a zone
     Time()        stored as text such as 03:04:05.000006
     Numeric()     stored as a decimal; DuckDB returns quotients of decimals as floats, which become Decimal
 
@@ -17,7 +17,7 @@ from sqlalchemy import types
 
 
 class NyalaDateTime(types.DateTime):
-    """A moment. Without `timezone=True`, its values are in UTC and have no zone."""
+    """A date with a time. Without `timezone=True`, its values are in UTC and have no zone."""
 
     def bind_processor(self, dialect: Any) -> Any:
         def process(value: Any) -> Any:

@@ -257,7 +257,11 @@ class OpenStore:
             self._serve(store)
 
     def _serve(self, store: Store) -> None:
-        """Start the threads of the writer."""
+        """Start the threads that a writer's process needs.
+
+        They receive commits of other processes, and run flushes and compactions unless maintenance is
+        turned off. With `durability="group"`, another thread syncs the log for several commits at once.
+        """
         from nyala.handover.local_writer import LocalWriter
 
         if store.options.durability == "group":

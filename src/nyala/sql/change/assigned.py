@@ -90,12 +90,13 @@ class Assigned:
         return in_order(requests)
 
     def _moved(self, statement: Statement, rows: pa.Table) -> list[Request]:
-        """Return the operations for rows whose keys change.
+        """Return the delete, update and insert operations that move rows to their new keys.
 
-        A few rows are deleted by their old keys, and inserted with their new keys. Many rows are
-        committed in parts, and then only one operation on each key is allowed. So a key that one row
-        gives up and another row takes is not deleted and inserted. One update gives the stored row
-        of this key all values of the row that takes the key.
+        A few rows are deleted by their old keys, and inserted with their new keys.
+
+        Many rows are committed in parts, which allows only one operation on each key. Assume that
+        row A moves from key 1 to key 2, and row B from key 2 to key 3. Then the operations are:
+        delete key 1, update key 2 to the values of A, and insert B with key 3.
         """
         target, keys = self.target, self.target.keys
         in_parts = target.schema.auto_increment is None and statement.are_many(rows)

@@ -8,8 +8,9 @@ One statement for each row of parameters would cost a hundred times as much.
 
 Invariants
     MP1  The result is the same as if the statement were executed for each row of parameters, in
-         order. So the statement may contain no query. An UPDATE or DELETE must name its row by the
-         whole key, and each key may occur in one row of parameters only.
+         order. So a statement with a query is not rewritten: the query could read rows that an
+         earlier execution has written. An UPDATE or DELETE must name its row by the whole key,
+         and each key may occur in one row of parameters only.
 """
 
 from __future__ import annotations

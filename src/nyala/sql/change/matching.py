@@ -243,10 +243,11 @@ def _rows(statement: Statement, select: str, objects: Mapping[str, Any]) -> pa.T
 
 
 def _checked(statement: Statement, target: Target, rows: pa.Table) -> Request | None:
-    """Return the update or delete of these rows by key; None if a join with the table must be used instead.
+    """Return the update or delete that changes these rows by key; None if its result could be wrong.
 
-    A join could have another result if a key occurs twice or has another type than its column, or if
-    the table would refuse a value.
+    In SQL, the statement means a join of the table with the rows. An update or delete by key can have
+    another result if a key occurs twice or has another type than its column, or if the table
+    refuses a value. The caller then executes the join.
     """
     found = _with_keys(target, rows)
     if found is None:
@@ -279,9 +280,11 @@ def _with_keys(target: Target, rows: pa.Table) -> pa.Table | None:
 
 
 def as_key(values: pa.ChunkedArray, column: ColumnSchema) -> pa.ChunkedArray | None:
-    """Return the values in the key column's type, with NULL for values that this type cannot hold.
+    """Return the values in the type of the key column, with NULL for values that this type cannot hold.
 
-    Returns None if SQL compares the two types as a third type, such as floating-point numbers.
+    Signed integers of any width are converted for an integer column. Returns None for all other values
+    that have another type than the column, and for floating-point numbers. SQL may compare such
+    values by other rules than a look-up by key.
     """
     kind, given = column.type, values.type
     if kind.is_text:

@@ -222,7 +222,11 @@ def _source_rows(statement: Statement, given: str) -> tuple[str, pa.Table]:
 
 
 def _alias(reader: TokenReader) -> str:
-    """Read a table, a file or a query with its alias. Returns the name of its rows, or ""."""
+    """Read a table, a file or a query with its alias. Returns the name by which SQL can refer to its columns.
+
+    This is the alias. Without an alias, it is the name of the table, or of the file without its ending.
+    Returns "" for a query without an alias.
+    """
     name = ""
     first = reader.peek()
     if first is not None and first.kind == "text":

@@ -62,7 +62,10 @@ def _mapped(reader: pa.RecordBatchReader, batches: list[pa.RecordBatch]) -> pa.T
 
 
 def release_pages() -> None:
-    """Free the memory of all temporary files. The next access reads the rows from the disk."""
+    """Free the memory that holds rows of temporary files, so that a large commit uses less memory.
+
+    The rows stay in the files, and the next access reads them from the disk.
+    """
     if hasattr(mmap, "MADV_DONTNEED"):
         for mapped in list(_MAPPED):
             mapped.madvise(mmap.MADV_DONTNEED)

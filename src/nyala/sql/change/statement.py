@@ -52,10 +52,11 @@ def execute(context: Context, text: str) -> FixedResult:
 def plan_of(
     context: Context, text: str, make: Callable[[Context, Source, str, str], Statement] = Statement
 ) -> tuple[str, Plan, bool]:
-    """Return (first keyword, plan, whether the rows depend on rows that other writers can change).
+    """Return (first keyword, plan, checked) of a statement that changes rows.
 
-    plan: a function that computes the change of the statement from a snapshot or transaction.
-    make: makes the `Statement` whose SELECTs compute the rows.
+    plan: a function that computes what the statement writes, from a snapshot or transaction.
+    checked: whether the written rows depend on stored rows, which another writer can change before the commit.
+    make: makes the `Statement` whose SELECTs compute the written rows.
     Raises: InvalidArgumentError if the text does not parse.
     """
     found = tokens(text)

@@ -196,7 +196,8 @@ def _first_wrong(statement: Statement, columns: _Columns) -> int | None:
 def _groups(statement: Statement, cells: Sequence[tuple[str, ...]], column: ColumnSchema) -> Iterator[Group]:
     """Yield the values of a column as one array for each type, with NULL in the rows of other types.
 
-    cells: the value of each row, divided by `cell_of`.
+    cells: the column's value in each row, as the fields of `sql.literals.Cell`: for example, a number
+        is in another field than a text.
     """
     _, numbers, types, texts, words, others = zip(*cells, strict=True)
     if any(numbers):

@@ -107,7 +107,10 @@ class Columns:
 
 @functools.cache
 def _empty() -> Any:
-    """Return an empty DuckDB for `scratch`. Opening takes long, so a process opens it only once."""
+    """Return an empty DuckDB database, which evaluates constants and checks definitions of columns.
+
+    Opening takes long, so a process opens it only once.
+    """
     import duckdb
 
     opened = duckdb.connect(":memory:", config={**SMALL, "enable_external_access": "false"})

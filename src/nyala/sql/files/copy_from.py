@@ -79,7 +79,10 @@ def _format(path: str, options: Mapping[str, str]) -> tuple[str, dict[str, str]]
     named = given.pop("format", "").strip("'\"").lower() or _SUFFIXES.get(suffix, "")
     if named not in _SUFFIXES.values():
         raise InvalidArgumentError(
-            f"COPY … FROM reads Parquet, CSV and JSON, and {path!r} is {named or suffix!r}: add (FORMAT csv)"
+            f"COPY … FROM has no format {named!r}: write (FORMAT csv), (FORMAT json) or (FORMAT parquet)"
+            if named
+            else f"COPY … FROM reads CSV, JSON and Parquet files, and the ending of {path!r} does not say which of "
+            "these formats the file has: add the format, such as (FORMAT csv), or convert a file of another format"
         )
     return named, {_RENAMED.get(name, name): _argument(value) for name, value in given.items()}
 

@@ -37,12 +37,16 @@ _NO_ALIAS: Final = frozenset(("WHERE", "AT", "FOR", "VERSION", "TIMESTAMP", "TAB
 
 Source: TypeAlias = Union["Snapshot", "Transaction"]
 Values: TypeAlias = Mapping[str, list[str]]
-"""The texts of the constants of each column."""
+"""For each key column, the constants that WHERE compares it with, as they are written in the statement."""
 
 
 @dataclass(frozen=True)
 class _Lookup:
-    """A SELECT by key, as text. columns: None for `*`. values: the constants for each key column."""
+    """The parts of a statement such as `SELECT a FROM t WHERE k = 5`, as they are written in its text.
+
+    columns: the selected columns; None for `*`.
+    values: for each key column, the texts of the constants with which it is compared.
+    """
 
     table: str
     columns: tuple[str, ...] | None
@@ -202,7 +206,11 @@ def _keys(schema: Schema, given: Values, parameters: Mapping[str, Any]) -> pa.Ta
 
 
 def _value(column: ColumnSchema, text: str, parameters: Mapping[str, Any]) -> Any:
-    """Return the value of the constant; None if it is not an integer or a text of the column's type."""
+    """Return the value of a constant in SQL; None if the column cannot contain it.
+
+    Also None if the column's type is not an integer or string type.
+    text: the constant as it is written: an integer, a text in quotes, or a parameter such as `$name`.
+    """
     kind = column.type
     value: Any = None
     if text[:1] == "$":

@@ -50,7 +50,7 @@ class _Catalogue:
     """
 
     def __init__(self, definitions: Iterable[str]) -> None:
-        """definitions: the CREATE TABLE and COMMENT statements that make the empty tables."""
+        """definitions: CREATE TABLE and COMMENT statements, which make an empty copy of each table to describe."""
         import duckdb
 
         opened = duckdb.connect(":memory:", config=SMALL)
@@ -78,7 +78,7 @@ class _Catalogue:
 def _catalogue(definitions: tuple[str, ...]) -> _Catalogue:
     """Return a DuckDB database with empty tables, for DESCRIBE and `information_schema`.
 
-    definitions: the CREATE TABLE and COMMENT statements that make the tables.
+    definitions: CREATE TABLE and COMMENT statements, which make an empty copy of each table to describe.
     The four databases that were used last are cached.
     """
     return _Catalogue(definitions)

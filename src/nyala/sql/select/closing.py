@@ -35,7 +35,10 @@ gc.callbacks.append(_note)
 
 
 class UnusedCursors:
-    """The cursors of one connection that are no longer used but not closed yet, with their streams."""
+    """The cursors of one connection that are no longer used but not closed yet.
+
+    Also holds the streams through which the program read the results of these cursors.
+    """
 
     def __init__(self) -> None:
         self._unused: list[tuple[Any, list[Any]]] = []

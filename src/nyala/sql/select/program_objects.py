@@ -70,7 +70,12 @@ def find_object(
 
 
 def data_named(source: Snapshot | Transaction, rights: Rights, name: str) -> Any:
-    """Return a variable of the program as data that DuckDB can read; None if no variable has this name."""
+    """Return a variable of the program as data that DuckDB can read; None if no variable has this name.
+
+    source: the snapshot or transaction of the statement. If the variable is a table of the same
+        store, its rows are read from `source`.
+    rights: finds the variable, and returns None if the statement may not read variables.
+    """
     value = rights.variable(name)
     return None if value is None else _table_of(name, value, source)
 

@@ -245,7 +245,7 @@ class _Run:
             by_name[of_table].looked_up.add(of_column)
 
     def _opened(self) -> Session:
-        """Return a new session with the tables registered."""
+        """Return a new DuckDB session in which the statement's tables and Python variables are registered."""
         bound = self._statement
         session = Session(bound.connection)
         session.tables = [duckdb_table(source) for source in self.sources]

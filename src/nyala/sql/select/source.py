@@ -71,7 +71,10 @@ class Planning:
     """
 
     def __init__(self, largest: bool = False) -> None:
-        """largest: whether the table is the largest one of the statement. If so, it accepts more predicates."""
+        """largest: whether the table is the largest one of the statement.
+
+        If so, it also accepts predicates that each match many rows, but all together match few rows.
+        """
         self.largest = largest
         self.found: dict[Node, Estimate] = {}
         self.takes: dict[Node, bool] = {}  # whether a scan can apply the predicate
@@ -109,10 +112,10 @@ class Planning:
         return self._for_next_planning() != (self.together, self.matching)
 
     def _for_next_planning(self) -> tuple[bool, float]:
-        """Return (together, matching) for DuckDB's next planning, from the predicates of the last one.
+        """Return (together, matching) for DuckDB's next planning, from the predicates of the last planning.
 
-        together: whether the table accepts all predicates that exclude at least half of the rows,
-            because few rows match all of these predicates.
+        together: whether the table accepts each predicate that by itself excludes at least half of the
+            rows. True only for the statement's largest table, if few rows match all these predicates.
         matching: the share of the table's rows that DuckDB receives as the row count.
         """
         if not self.mentions:
@@ -148,7 +151,9 @@ class _Stream:
 
 
 class ScanSource:
-    """A scan that DuckDB can read any number of times, each time with columns and predicates. Thread-safe.
+    """A scan that DuckDB can read any number of times. Thread-safe.
+
+    For each read, DuckDB chooses the columns and the predicates.
 
     schema: the schema of the rows that DuckDB reads.
     runs: one scan for each read by DuckDB, with the columns and predicates of this read. Empty without
@@ -264,7 +269,10 @@ class ScanSource:
         return True
 
     def begin(self) -> None:
-        """Prepare the next planning or run of the statement. Forgets the values that earlier runs have read."""
+        """Prepare the next planning or run of the statement.
+
+        Discards the column values that were kept from earlier runs to select rows of joined tables.
+        """
         self.planning.begin()
         with self._lock:
             self._streams = []
@@ -483,7 +491,11 @@ def _of_node(node: Any) -> Node | None:
 
 
 def _in_list(column: str, listed: Sequence[Any]) -> Node | None:
-    """Translate an IN list of constants of one type, all values at once, because it may be long."""
+    """Return `column IN (…)` as a predicate; None if the constants are not all of one known type.
+
+    listed: the constants, as nodes of DuckDB's tree. Converts all constants at once, because there
+        may be many.
+    """
     if {type(constant).__name__ for constant in listed} != {"Lit"}:
         return None
     values = [constant.value for constant in listed]

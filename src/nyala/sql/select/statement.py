@@ -1,6 +1,7 @@
 """Checks that a text is one SELECT, and finds the tables and columns that it names.
 
-DuckDB decides what a SELECT is. WITH, FROM, VALUES, DESCRIBE, SUMMARIZE and SHOW belong to it.
+As in DuckDB, statements that begin with WITH, FROM, VALUES, DESCRIBE, SUMMARIZE or SHOW also count
+as SELECT.
 
 Source: docs/how-to/sql.md.
 """
