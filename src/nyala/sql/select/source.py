@@ -286,8 +286,9 @@ class ScanSource:
         return None if arrays is None else pa.chunked_array(arrays, kind)
 
     def _with_partners(self) -> Iterator[Node]:
-        """Yield IN predicates that exclude this table's rows without a partner in a joined table.
+        """Yield predicates `column IN (…)` that exclude rows of this table which a join would drop anyway.
 
+        The join drops a row if the other table does not contain its value. The lists are the other table's values.
         Leaves out a predicate that saves little reading. Yields nothing for a small table.
         """
         if not self._filters or not self.partners:
@@ -307,7 +308,7 @@ class ScanSource:
                     yield listed
 
     def reader(self, columns: Sequence[str] | None, predicate: Node | None) -> pa.RecordBatchReader:
-        """Return the matching rows as a stream in bounded memory. Rows without a join partner may be left out."""
+        """Return the matching rows as a stream in bounded memory. Rows that a join would drop may be missing."""
         projection = self.schema.names if columns is None else columns
         try:
             terms = [*([] if predicate is None else [predicate]), *self._with_partners()]
@@ -460,7 +461,7 @@ def _source_class() -> Callable[[ScanSource], Any]:
 
 
 def predicate_of_node(node: Any) -> Node | None:
-    """Translate a predicate tree of DuckDB; None if Nyala has no such predicate."""
+    """Return a predicate tree of DuckDB as a predicate of Nyala; None if Nyala has no such predicate."""
     try:
         return _of_node(node)
     except (Error, RecursionError):
