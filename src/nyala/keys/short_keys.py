@@ -58,11 +58,12 @@ class ShortKeys:
 
     @staticmethod
     def from_binary(array: pa.Array, width: int | None) -> ShortKeys | None:
-        """Convert strictly ascending keys from their encoded bytes, as read from disk.
+        """Convert strictly ascending keys, as read from disk; None if this class cannot hold them.
+
+        The class holds keys of one width above 8 bytes that are equal except in their last 8 bytes.
+        It holds at least one key, and no NULL. Other classes hold keys of at most 8 bytes.
 
         width: the number of bytes of each key; None: keys have variable length.
-        Returns: None if the keys do not differ only in their last 8 bytes, have at most 8 bytes, or
-                 have variable length; also None if there is no key, or a NULL.
         Raises: CorruptionError if a key does not have `width` bytes.
         """
         if width is None or width <= TAIL_WIDTH or not len(array) or array.null_count:

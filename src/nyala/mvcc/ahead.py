@@ -30,9 +30,10 @@ class AheadOfClock:
         self._period: tuple[int, int] | None = None
 
     def note(self, published: int, now_us: int) -> None:
-        """Note whether the store's timestamps are ahead of the machine's clock now.
+        """Check whether the store's timestamps are ahead of the machine's clock now.
 
-        If so, begin the period in which `resolve` changes datetimes, or extend it to now.
+        If they are, begin a period, or extend the current one to now. A read as of a datetime in
+        such a period reads at the newest timestamp of the period (see `resolve`).
 
         published: the newest timestamp of the store.
         now_us:    the machine's clock, in microseconds since 1970.
@@ -45,21 +46,22 @@ class AheadOfClock:
             self._period = begin, published
 
     def covers(self, timestamp: int) -> bool:
-        """Whether the store's timestamps were ahead of the machine's clock at this time.
+        """Whether the store's timestamps were ahead of the machine's clock at the given datetime.
 
-        If so, `resolve` returns another timestamp for it.
+        If so, `resolve` returns a later timestamp than `timestamp`.
 
-        timestamp: a user's datetime, converted by `parse_at`.
+        timestamp: the user's datetime, converted by `parse_at`.
         """
         return self.resolve(timestamp) != timestamp
 
     def resolve(self, timestamp: int) -> int:
-        """Return the timestamp that a user's datetime means, for a read as of this datetime.
+        """Return the timestamp to read at, if a user reads as of a datetime.
 
-        If the store's timestamps were ahead of the clock at this time, this is the newest timestamp
-        of that period. Otherwise it is `timestamp` itself.
+        Usually this is `timestamp` itself. But the datetime may be in the latest period in which
+        the store's timestamps were ahead of the machine's clock. Then the result is the newest
+        timestamp of this period.
 
-        timestamp: the datetime, converted by `parse_at`.
+        timestamp: the user's datetime, converted by `parse_at`.
         """
         period = self._period
         return period[1] if period is not None and period[0] <= timestamp < period[1] else timestamp

@@ -1,18 +1,19 @@
 """The clock that gives every batch its timestamp: close to the wall clock, strictly increasing.
 
 Invariants
-    C1  next() is greater than every earlier timestamp, and than the initial `latest` (rule T1).
+    C1  next() is greater than every earlier timestamp, and than the initial `latest`.
     C2  Writes continue if the wall clock is behind `latest` by any amount: next() increments the
         logical part until the wall clock has caught up. So a store that was written under a wrong
         clock stays writable.
     C3  next() raises an error if the wall clock jumps ahead by more than a day while the store is
         open. The monotonic clock shows the jump; it also counts the time that the machine slept.
-    C4  If next() returns t, no batch has the timestamp t - 1, and no reader reads at t - 1.
-        A row that a batch inserts at t - 1 and deletes at t was never visible (a tombstone).
+    C4  If next() returns t, no other batch has the timestamp t - 1, and no reader reads at t - 1.
+        So the batch of t can store a row that is never visible (a tombstone). The row is recorded
+        as inserted at t - 1 and deleted at t.
 
 The callers hold the commit lock of the database. Only `now_us` may be called without a lock.
-Source: docs/design/kudu.md, "Clock". Kudu's error bound between machines is left out, because only
-one machine writes.
+Source: docs/design/kudu.md, "Clock"; docs/design/rules.md, T1. Kudu's error bound between machines
+is left out, because only one machine writes.
 """
 
 from __future__ import annotations
@@ -45,7 +46,12 @@ class HybridClock:
         return round(self._clock.monotonic_s() * 1e6)
 
     def _jump_us(self, wall_us: int) -> int:
-        """Return how far the wall clock jumped ahead of the last accepted time (negative: back)."""
+        """Return by how many microseconds the wall clock is ahead of the expected time.
+
+        The expected time is computed from the monotonic clock. Negative: the wall clock is behind.
+
+        wall_us: the wall clock, in microseconds since 1970.
+        """
         return wall_us - self._monotonic_us() - self._offset_us
 
     def now_us(self) -> int:

@@ -76,9 +76,8 @@ def parse_at(at: object, published: int | None = None, name: str = "at") -> int:
     """Return the timestamp of `at`: a timestamp, datetime, ISO text or object with `.timestamp`.
 
     published: the newest timestamp of the store, to detect a Unix time, such as `time.time()`, that
-               was passed by mistake. As a timestamp, such a number means a moment before the year
-               2000. So a number above 0 that means such a moment is rejected, unless the store's
-               newest timestamp is also before 2000. None: do not check.
+               was passed by mistake. If the store has timestamps after the year 2000, a timestamp
+               before 2000 is rejected; 0 is allowed. None: do not check.
     name:      the argument's name, for error messages.
     Raises: InvalidArgumentError if `at` is not a moment.
     """

@@ -3,7 +3,7 @@
     timestamps  0 ............ published ........... applied .......... future
 
 A batch is *applied* when it is in the memory of the tablets, and *published* when readers may see
-it. A snapshot is one timestamp T: it sees every batch with a timestamp ≤ T (rules W1 and T2).
+it. A snapshot is one timestamp T: it sees every batch with a timestamp ≤ T.
 Timestamps are given, logged and applied under the commit lock, so both watermarks only increase.
 
 Invariants

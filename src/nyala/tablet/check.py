@@ -375,7 +375,7 @@ class _Check:
     # ── catalogue and log
 
     def catalogue(self) -> tuple[CatalogState, Recovery] | None:
-        """Read the catalogue and the log. Return None if one is damaged."""
+        """Read and return the catalogue and the log; None if one of them is damaged or missing."""
         path = identity_path(self.path)
         if not self.env.files.exists(path):
             left = [

@@ -26,7 +26,10 @@ POLL_S: Final = 0.02
 
 
 class GroupSync:
-    """The sync thread of one store."""
+    """A thread that syncs the log of one store, within 100 ms of each batch.
+
+    It runs with `durability="group"`, where a write returns before its batch is synced.
+    """
 
     def __init__(self, store: Store) -> None:
         self._store = weakref.ref(store)

@@ -79,8 +79,8 @@ class Pressure:
 def choose_flush(pressure: Pressure) -> set[int]:
     """Return the ids of the tablets to flush now.
 
-    Memory: if it is above half of its limit, the largest tablets, until a quarter of the limit is
-            left.
+    Memory: if unflushed data takes more than half of the limit, the largest tablets, until the
+            other tablets take at most a quarter of the limit.
     Log:    if it is above its limit, every tablet with unflushed rows. A tablet is left out if a
             running merge needs the log from an earlier moment: its flush would write small files,
             but not shorten the log.
@@ -247,7 +247,10 @@ class Maintenance:
             thread.start()
 
     def stop(self) -> None:
-        """End both threads and all worker processes. Running flushes and compactions fail."""
+        """End the flush thread, the compaction thread and all worker processes.
+
+        Running flushes and compactions fail.
+        """
         self._stop.set()
         self._wake.set()
         self._changed.set()

@@ -185,7 +185,9 @@ def _everything(store: Store) -> Choose:
 def vacuum_table(
     store: Store, name: str, *, dry_run: bool = False, runner: Runner | None = None
 ) -> dict[str, Any]:
-    """Free the disk space of expired history, dead rows, the log and unneeded files.
+    """Free the disk space of expired history, of dead rows, and of files that nobody needs.
+
+    This includes old files of the log.
 
     dry_run: only estimate what would be freed.
     runner:  runs each compaction; None: in this thread.

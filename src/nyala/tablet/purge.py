@@ -289,8 +289,8 @@ def _renew_log(store: Store) -> None:
             return
         if store.env.clock.monotonic_s() > deadline_s:
             raise StorageError(
-                "the purged rows are still in the log, because a compaction keeps it. The rows are deleted: purge "
-                "again when db.maintenance.status() shows no compaction"
+                "the purge deleted the rows, but the log still has their values, because a running compaction "
+                "needs it: purge again when db.maintenance.status() shows no compaction"
             )
         store.env.clock.sleep_s(_PAUSE_S)
 

@@ -518,10 +518,11 @@ class Store:
         when the record is synced. The caller must hold the commit lock.
 
         root_at:    returns the new root for the new version.
-        forget_log: also make log segments garbage that the new root does not need.
-        Raises: StorageError if the log cannot be written. Then nothing changed, unless its outcome
-                is "unknown". After any other exception the store refuses writes: the change
-                may be durable, so the files that it names must not be removed.
+        forget_log: also mark as garbage those log segments whose rows are all in files. False: keep
+                    all segments.
+        Raises: StorageError if the log cannot be written. Then nothing changed, unless the error's
+                `outcome` is "unknown". After any other exception the store refuses writes: the
+                change may be durable, so the files that it names must not be removed.
         """
         assert self.commit_lock.held(), "R7: roots are swapped under the commit lock"
         after = root_at(self.state.version + 1)
@@ -752,10 +753,10 @@ class Store:
         return self._root.memory_timestamp_min() is not None  # without rows a flush does not help
 
     def pause(self, paused: bool) -> None:
-        """Note whether background work is paused.
+        """Tell the store whether background work is paused.
 
-        Otherwise writes wait while the log is too long, until a background flush has shortened it.
-        During the pause no such flush comes, so writes do not wait.
+        While it runs, writes wait if the log is too long, until a background flush has shortened
+        the log. During a pause there is no such flush, so writes do not wait.
         """
         with self._relief_lock:
             self._paused = paused

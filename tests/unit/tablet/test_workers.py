@@ -464,7 +464,7 @@ def test_a_program_that_sends_nothing_is_ended(pool: Worker, monkeypatch: pytest
     monkeypatch.setattr(workers, "_START_TIMEOUT_S", 0.1)
     monkeypatch.setattr(workers, "_END_S", 0.1)
     pool._command = script("import time; time.sleep(60)")
-    with pytest.raises(NoWorkerError, match=r"it gave no answer within 0\.1 s"):
+    with pytest.raises(NoWorkerError, match=r"the worker process gave no answer within 0\.1 s"):
         pool.run("echo", {})
 
 

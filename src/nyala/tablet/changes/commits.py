@@ -44,10 +44,10 @@ _SCHEMA: Final = pa.schema(
 
 @dataclass(frozen=True)
 class CommitCounts:
-    """The commits of a table.
+    """The commits of a table, with the number of rows that each commit changed.
 
-    timestamps: ascending.
-    counts:     one row per commit: rows inserted, updated, deleted.
+    timestamps: the timestamp of each commit, ascending.
+    counts:     one row per commit: the numbers of inserted, updated and deleted rows.
     """
 
     timestamps: Timestamps
@@ -67,7 +67,10 @@ class CommitCounts:
 
 
 def commit_counts(table: TableState, since: int, until: int) -> CommitCounts:
-    """Return the commits after `since`, up to and including `until`."""
+    """Count the rows that each commit inserted, updated and deleted in the table.
+
+    The result has the commits after `since`, up to and including `until`.
+    """
     spec = ChangeSpec((), 0, since, until, "all")
     found = CommitCounts.total([])
     if since >= until:

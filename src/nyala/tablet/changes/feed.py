@@ -62,9 +62,10 @@ from nyala.tablet.state.root import TableState
 
 
 def change_batches(table: TableState, spec: ChangeSpec) -> Iterator[pa.RecordBatch]:
-    """Yield the changes as batches of `spec.arrow_schema`.
+    """Yield the changes of the table as batches of `spec.arrow_schema`.
 
-    Net changes come in no particular order; all versions by timestamp, then key.
+    If `spec.versions` is "net", each changed key has one row, in no particular order. Otherwise
+    each change has a row. These rows are sorted by timestamp, then by key.
     """
     if spec.since >= spec.until:
         return iter(())

@@ -1,6 +1,7 @@
-"""Finds the net change of each key between two moments (`changes.feed`, N1).
+"""Finds the net change of each key between two moments.
 
-A net change joins all changes of the key in the interval.
+The net change of a key is the difference between its rows at the two moments. It joins all changes
+of the key in between.
 
 Most touched rows (rows with a change in the interval) can be returned as they are read. But a row
 can be deleted in one rowset of a tablet, and inserted again in another. Then both rowsets have a
@@ -117,8 +118,9 @@ def _overlapping(table: TableState, tablet: TabletState, spec: ChangeSpec) -> li
 def _net_split(touched: Touched, lower: int, upper: int, moved: bool | None) -> pa.RecordBatch | None:
     """Return the changed rows of [lower, upper), before rows of a key are merged; None: no row.
 
-    The columns are: the key; the other columns at the moments of `_moments`; the timestamp of the
-    newest change; whether the row exists at `since`; whether it exists at `until`.
+    The columns are: the key; the values of the other columns; the timestamp of the newest change;
+    whether the row exists at `since`; whether it exists at `until`. The values are those at
+    `until`, at `since`, or both, as `spec.values_at` says.
 
     moved: True: only rows that were inserted or deleted in the interval; False: only other rows;
            None: all.

@@ -160,7 +160,10 @@ class Records:
 
 
 def _records(table: TableState, rowset: AnyRowSet, spec: ChangeSpec) -> Iterator[Records]:
-    """Yield the rowset's changes in the feed's interval, once for columns that changed together."""
+    """Yield the rowids and timestamps of the rowset's changes in the feed's interval.
+
+    Columns with the same rowids and timestamps have one item together.
+    """
     known: list[Records] = []
     for liveness, rowids, timestamps in _vectors(table, rowset, spec):
         inside = spec.inside(timestamps)
@@ -213,6 +216,8 @@ def _one_of_each_group(file: DeltaFile, known: set[int]) -> Iterator[tuple[int, 
 
     Such columns share rowids and timestamps, so one column is enough. Each result is (column id,
     whether LIVENESS is in the group).
+
+    known: the ids of the columns to consider; all others are ignored.
     """
     groups: dict[int, list[tuple[int, int]]] = {}
     for place in file.entry.places:

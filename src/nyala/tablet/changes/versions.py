@@ -90,9 +90,10 @@ def _slices(table: TableState, spec: ChangeSpec, most: int) -> Iterator[tuple[in
 
 
 def _of_slice(table: TableState, spec: ChangeSpec) -> Iterator[pa.RecordBatch]:
-    """Yield all row versions between `spec.since` and `spec.until`, which are sorted in memory.
+    """Yield all row versions after `spec.since`, up to `spec.until`, by timestamp, then by key.
 
-    The caller chooses the interval so that its versions fit in memory.
+    All these versions are sorted in memory. So the caller chooses an interval whose versions fit in
+    memory.
     """
     splits = (
         (touched, lower, upper)
@@ -111,10 +112,10 @@ def _of_slice(table: TableState, spec: ChangeSpec) -> Iterator[pa.RecordBatch]:
 
 
 def _of_commit(table: TableState, spec: ChangeSpec) -> Iterator[pa.RecordBatch]:
-    """Yield all row versions between `spec.since` and `spec.until`, merged by key.
+    """Yield all row versions of one commit, in the order of their keys.
 
-    The interval has only one commit, whose versions may not fit in memory. So only one split of
-    each rowset is in memory.
+    The interval from `spec.since` to `spec.until` must have only this commit. Its versions may not
+    fit in memory. So only one split (a range of rows) of each rowset is in memory at a time.
     """
     sources = [
         (least_key(rowset), partial(_version_splits, table, rowset, spec))
@@ -248,7 +249,7 @@ class _Grid:
 
     @staticmethod
     def of(parts: Sequence[tuple[Rowids, Timestamps]]) -> _Grid:
-        """Return the grid that has each distinct (row, timestamp) of these changes once.
+        """Return the versions of these changes: each distinct pair (row, timestamp) once.
 
         parts: the rowids and timestamps of the changes of several columns.
         """

@@ -88,8 +88,9 @@ class MergeJob:
     snapshot: all changes up to this timestamp are in the inputs' files.
     cut:      nobody reads at moments before this timestamp. So the output leaves out history that
               is older.
-    purged:   encoded keys in hexadecimal, ascending, whose values are to be erased. The merge leaves
-              out their history up to `purged_until`, and rows that were not inserted again later.
+    purged:   the encoded keys, in hexadecimal and ascending, whose deleted rows are to be erased.
+              The merge leaves out all versions of these rows up to the timestamp `purged_until`.
+              It keeps rows that were inserted again with these keys after this timestamp.
     """
 
     root_path: str

@@ -124,7 +124,10 @@ def shrink_to_disk(store: Store, table: TableState, tablet_id: int, plan: Plan) 
 
 
 def run_here(store: Store, progress: Progress = lambda done, total: None) -> Runner:
-    """Return a function that runs jobs in this thread."""
+    """Return a function that runs compactions in the thread that calls it.
+
+    progress: called with the number of rows done, and of rows in total.
+    """
     return lambda job, reservation: file_jobs.run(store.env, job, progress)
 
 
@@ -449,10 +452,11 @@ def _install(store: Store, finished: Sequence[_Finished]) -> list[CompactionRepo
 
 
 def _installed(store: Store, one: _Finished, root: Root, change: CatalogChange) -> tuple[Root, int] | None:
-    """Add the result of a job to `change`; return (the next root, bytes of removed files).
+    """Add the result of a compaction to `change`, and return the next root.
 
-    Returns None if the result cannot be used any more: the job was revoked, its rowsets no longer
-    exist, or it left out history that a new tag needs. Call it under the commit lock.
+    Also returns the total size of the replaced files, in bytes. Returns None if the result cannot
+    be used any more: the compaction was revoked, its rowsets no longer exist, or it left out
+    history that a new tag needs. The caller holds the commit lock.
     """
     started, job = one.started, one.started.job
     if started.reservation.revoked.is_set():

@@ -6,8 +6,8 @@ dead rows. `Layouts` remembers this number.
 
 Estimates of expired data must not be too high. Otherwise a rewrite would remove less than planned,
 and the policy would plan the same rewrite again. So if a share of an UNDO file has expired, only
-half of this share counts. The share is computed as if the file's records were evenly distributed
-over its time.
+half of this share counts. The share is computed as if the file had equally many records for each
+second between its first and its last timestamp.
 
 Source: docs/design/kudu.md, "History and its mark" and "Choice of rowsets to merge".
 """
@@ -61,7 +61,9 @@ class Layouts:
         reservations: Reservations | None = None,
         schema: Schema | None = None,
     ) -> list[RowSetLayout]:
-        """Return the measurements of the tablet's rowsets.
+        """Return the layout of each rowset, by which the policy chooses compactions.
+
+        A layout has the rowset's first and last key, its sizes and the amount of expired data.
 
         cut:    history counts as expired if only reads before this timestamp need it. 0: no history
                 has expired.

@@ -122,8 +122,9 @@ class MergePlan:
 
     rowsets: ids, by ascending key_min.
     gain:    bytes of reading or of disk space that are saved / bytes that are rewritten.
-    purged:  encoded keys in hexadecimal, ascending, whose values are to be erased. The merge leaves
-             out their history up to `purged_until`, and rows that were not inserted again later.
+    purged:  the encoded keys, in hexadecimal and ascending, whose deleted rows are to be erased.
+             The merge leaves out all versions of these rows up to the timestamp `purged_until`.
+             It keeps rows that were inserted again with these keys after this timestamp.
     """
 
     rowsets: tuple[int, ...]

@@ -249,9 +249,12 @@ def _connected(ordered: Iterable[RowSetLayout]) -> list[list[RowSetLayout]]:
 def _joined(
     groups: Iterable[list[RowSetLayout]], reserved: Sequence[RowSetLayout], target_bytes: int
 ) -> list[list[RowSetLayout]]:
-    """Join neighbouring groups whose results fit into one rowset, but not across a reserved rowset.
+    """Join neighbouring groups of rowsets to one group, if the merged rows fit into one rowset.
 
-    One pass is enough: after it, no two neighbours fit into one rowset.
+    Groups are not joined if a rowset between them is reserved. One pass is enough: after it, no two
+    neighbours fit into one rowset.
+
+    reserved: the rowsets that another compaction is changing; they are in no group.
     """
     joined: list[list[RowSetLayout]] = []
     for group in groups:

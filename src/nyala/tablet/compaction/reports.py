@@ -1,4 +1,4 @@
-"""What `db.maintenance.status()` says of single compactions."""
+"""The classes by which `db.maintenance.status()` describes the running and the last compactions."""
 
 from __future__ import annotations
 

@@ -115,7 +115,7 @@ def choose_merge(
 class KeySpace:
     """The range of each rowset in the tablet's data, counted in bytes.
 
-    A key has the position x if x bytes of the tablet's data are before it (the CDF of the keys).
+    A key has the position x if x bytes of the tablet's data are before it.
     The first and last keys of all rowsets divide the key space into cells. Cells with even numbers
     are these keys themselves, cells with odd numbers the gaps between them. The bytes of a rowset
     are distributed over its gaps as if its keys were evenly distributed between its first and last
@@ -228,8 +228,9 @@ class _Merge:
     def _with_enough_others(self, chosen: Ints) -> Ints:
         """Return the largest subset of `chosen` in which no rowset is too large for the others.
 
-        Either the other rowsets have at least 1/growth of the rowset's bytes in its key range, or
-        the merge makes the rowset larger by this much (see "Growth" in `compaction.policy`).
+        Let n be a rowset's size divided by the parameter `growth`. The rowset is not too large if
+        the other rowsets have at least n bytes in its key range. It is also not too large if the
+        merge makes it at least n bytes larger (see "Growth" in `compaction.policy`).
 
         chosen: indices of rowsets.
         """
@@ -256,13 +257,14 @@ class _Merge:
         return MergePlan(tuple(r.id for r in inputs), gain, output_count(inputs, self._target))
 
     def _optimum(self, candidates: Ints) -> Ints:
-        """Return the candidates whose merge saves the most bytes of reading.
+        """Choose from `candidates` the rowsets whose merge saves the most bytes of reading.
 
-        The inputs of the merge are within the budget. The saved bytes are computed by the formula
-        in the module's docstring, minus the cost of opening the rowset that the merge writes.
+        Only merges that read at most the budget (a number of bytes) are considered. The saved bytes
+        are computed by the formula in the module's docstring, minus the cost of opening the rowset
+        that the merge writes.
 
         candidates: indices of rowsets.
-        Returns: indices of rowsets; empty if no merge saves reading.
+        Returns: the indices of the chosen rowsets; empty if no merge saves reading.
         """
         start, end = self._space.start[candidates], self._space.end[candidates]
         value, weight = self._value[candidates], self._weight[candidates]

@@ -144,9 +144,12 @@ def _cut(
 
 
 def _middle(ranges: Sequence[tuple[DiskRowSet, int, int]], column: ColumnSchema) -> bytes | None:
-    """Return a key with about equal text before and after it, and at least one row before it.
+    """Return a key that has about half of the text bytes before it, and at least one row before it.
 
     Returns None if all rows have the same key.
+
+    ranges: (rowset, lower, upper): consider the rows [lower, upper) of this rowset.
+    column: the column whose text is counted.
     """
     samples, weights = [], []
     for rowset, lower, upper in ranges:

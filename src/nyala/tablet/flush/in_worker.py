@@ -32,7 +32,7 @@ INLINE_BYTES: Final = 2 << 20
 
 
 class FlushWorker:
-    """Writes large flushes in a worker process, and others in this process. Threads: any."""
+    """Writes large flushes in a worker process, and smaller ones in this process. Thread-safe."""
 
     def __init__(self, env: Env) -> None:
         self._env = env

@@ -71,7 +71,10 @@ Phase = Callable[[str], None]
 
 
 def no_phase(name: str) -> None:
-    """Do nothing: the default of the parameter `phase`."""
+    """Do nothing. The default for functions that report their steps, as by `phase("frozen")`.
+
+    Tests pass another function.
+    """
 
 
 @dataclass(frozen=True)
@@ -140,7 +143,7 @@ def flush(
     phase: Phase = no_phase,
     write: Writer = write_pieces,
 ) -> FlushReport:
-    """Flush the memory of tablets, and return what was written. Threads: any.
+    """Flush the memory of tablets, and return what was written. Thread-safe.
 
     chosen: the ids of the tablets; None: all.
     write: writes the files; background flushes pass a writer that uses a worker process.
@@ -194,7 +197,10 @@ def _round(
 def _freeze(
     store: Store, chosen: Collection[int] | None = None, rowset_ids: Collection[int] | None = None
 ) -> tuple[list[_FrozenTablet], int]:
-    """Freeze memory. Return the frozen memory of each tablet, and the timestamp of the freeze.
+    """Begin a flush: give the tablets new, empty memory, and return their former memory.
+
+    The former memory is *frozen*: it takes no more inserts, and the flush writes it to files. Also
+    returns the timestamp of this step.
 
     chosen:     the ids of the tablets to freeze; None: all.
     rowset_ids: freeze only the DeltaMemStores of these rowsets instead.
@@ -226,9 +232,12 @@ def _freeze(
 
 
 def _freeze_tablet(store: Store, table: TableState, tablet: TabletState, timestamp: int) -> TabletState:
-    """Return the tablet with all its memory frozen at `timestamp`, and new, empty memory.
+    """Return the tablet with new, empty memory, and its former memory marked for the flush.
 
-    DeltaMemStores that a running merge keeps in memory are not frozen.
+    The former MemRowSet takes no more inserts, and former DeltaMemStores take no more changes
+    (they are *frozen*). DeltaMemStores that a running merge keeps in memory are not frozen.
+
+    timestamp: the newest timestamp of all applied batches.
     """
     for memory in tablet.frozen:
         memory.frozen_at = timestamp
@@ -249,7 +258,10 @@ def _with_new_memory(store: Store, table: TableState, tablet: TabletState, times
 
 
 def _with_frozen_deltas(tablet: TabletState, is_chosen: Callable[[int], bool]) -> TabletState:
-    """Return the tablet with frozen DeltaMemStores, except empty ones.
+    """Return the tablet after freezing the chosen DeltaMemStores that have changes.
+
+    A frozen DeltaMemStore waits for the flush. A new, empty one takes the next changes. Empty
+    DeltaMemStores stay as they are.
 
     is_chosen: whether to freeze the DeltaMemStore of the rowset with this id.
     """
@@ -352,7 +364,12 @@ def _installed_tablet(
     timestamp: int,
     change: CatalogChange,
 ) -> TabletState:
-    """Return the tablet with the written files, and add their entries to `change`."""
+    """Return the tablet with the files of a flush in place of the memory that the flush wrote.
+
+    part:      what the flush wrote of this tablet.
+    timestamp: the moment of the flush; the files have all changes of that memory up to it.
+    change:    gets the catalogue entries of the files.
+    """
     made: list[DiskRowSet] = []
     redo = {rowset_id: list[DeltaEntry]() for rowset_id in part.stores}
     for target, result in zip(part.targets, part.written, strict=True):
@@ -389,9 +406,12 @@ def _installed_tablet(
 def _adopted(
     store: Store, table: TableState, target: _NewRowSet, result: WrittenRowSet, change: CatalogChange
 ) -> DiskRowSet:
-    """Open the new rowset, and add the changes that the frozen MemRowSet got after its freeze.
+    """Open the rowset that a flush wrote, add the newest changes to it, and return it.
 
-    change: gets the entries of the rowset and of its delta files.
+    During the flush, the former MemRowSet took no inserts, but updates and deletes of its rows.
+    These changes go to the DeltaMemStore of the new rowset.
+
+    change: gets the catalogue entries of the rowset and of its delta files.
     """
     fresh, entries = store.adopt_rowset(result, table.schema)
     change.put_rowsets.append(RowSetEntry.from_meta(fresh.meta))

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Holder:
-    """A job that keeps compactions from some rowsets.
+    """A job whose rowsets must not be compacted while it runs.
 
     holder:   describes the job's work and its process, for messages.
     since_us: when the job began, in microseconds since 1970.
@@ -39,13 +39,16 @@ class Holder:
 
 
 class JobReservations:
-    """The rowsets that jobs keep from compactions, by the names of the jobs' leases."""
+    """The rowsets that must not be compacted, because jobs use them.
+
+    Each job is known by the name of its lease.
+    """
 
     def __init__(self) -> None:
         self._by_lease: dict[str, list[Holder]] = {}
 
     def take(self, store: Store, lease: str, rowset_ids: Collection[int], holder: str) -> None:
-        """Keep new compactions from these rowsets until the job's lease ends.
+        """Prevent new compactions of these rowsets until the job's lease ends.
 
         The caller checks that none of these rowsets is in a running merge.
         holder: describes the job and its process, for messages.
@@ -55,7 +58,7 @@ class JobReservations:
         self._by_lease.setdefault(lease, []).append(hold)
 
     def holders(self, rowset_ids: Collection[int]) -> list[Holder]:
-        """Return the jobs that keep compactions from any of these rowsets.
+        """Return the jobs that prevent compactions of any of these rowsets.
 
         The field `rowset_ids` of a result has only rowsets of the argument. Any thread may call
         this; the result may miss concurrent changes.
@@ -68,12 +71,12 @@ class JobReservations:
         return found
 
     def release(self, store: Store, lease: str) -> None:
-        """Give the rowsets of the job with this lease back to compactions. May be called twice."""
+        """Allow compactions of the rowsets of the job with this lease. May be called twice."""
         for hold in self._by_lease.pop(lease, ()):
             store.reservations.end_hold(hold.rowset_ids)
 
     def release_expired(self, store: Store) -> None:
-        """Give the rowsets of jobs whose lease or process has ended back to compactions."""
+        """Allow compactions of the rowsets of all jobs whose lease or process has ended."""
         for lease in list(self._by_lease):
             with contextlib.suppress(StorageError):  # try again the next time
                 if not is_living(store.env, store.root_path, lease):

@@ -94,9 +94,9 @@ class LoadCommit:
     key:      the key of the staging folder; also the idempotency key.
     schema_version, snapshot: as in the job's plan; `snapshot` is the plan's moment S.
     columns:  the columns that the rows have; in new rows the other columns get their defaults.
-    tablets:  the staged files.
-    files:    the rowsets, as of S, with staged changes. If such a rowset no longer exists, the keys
-              of the changed rows are read from these files.
+    tablets:  for each tablet: the files that the job's tasks staged.
+    files:    by rowset id, the files of each rowset that the job changes, as of S. If the rowset no
+              longer exists, the keys of its changed rows are read from these files.
     collect:  write valid rows even if others fail.
     message:  stored with the commit.
     """
@@ -175,8 +175,8 @@ def commit_load(store: Store, job: LoadCommit) -> WriteResult:
 
     Raises: TableNotFoundError, SchemaError if the table was changed while the job ran; WriteError
             if rows fail now that were valid for the job's tasks, unless `job.collect`;
-            HistoryExpiredError if the job's lease ended and needed files were removed; as
-            `check_staged`; StorageError, CorruptionError. Nothing changes then.
+            HistoryExpiredError if the job's lease ended and needed files were removed; the errors
+            of `check_staged`; StorageError, CorruptionError. Nothing changes then.
     """
     store.check_writable()
     if (earlier := find_committed(store, job.key)) is not None:
@@ -395,10 +395,11 @@ def _delta_without(
     share: _TabletShare,
     written: list[str],
 ) -> StagedDelta | None:
-    """Return a rowset's staged changes except those of changed keys; None if no change remains.
+    """Return a rowset's staged changes, without the keys that other writers changed since the plan.
 
-    Adds the changes of changed keys to `share.outdated`, to be resolved again.
-    changed: the changed keys; None: every key may have changed.
+    Returns None if no change remains. The changes of those keys are added to `share.outdated`, to
+    be resolved again.
+    changed: the keys that other writers changed; None: they may have changed every key.
     written: gets the paths of new files.
     """
     rowset = job.files[made.rowset_id].open(store.env, store.root_path, None, table.schema)
@@ -560,9 +561,12 @@ def _link_staged(
 
 
 def _adopted(made: WrittenRowSet, timestamp: int, placed: Mapping[str, tuple[int, str]]) -> WrittenRowSet:
-    """Return the rowset with the id and path of its linked file, and with the commit's timestamp.
+    """Return the staged rowset `made` as the commit adds it to the table.
 
-    placed: the new id and path of each staged file.
+    Its file was linked from the staging folder into the tablet's folder. So the result has the id
+    and the path of the new link, and the timestamp of the commit.
+
+    placed: the new id and path of each staged file, by its staged path.
     """
     undo_path = made.undo_path
     number, path = placed.get(made.meta.path, (made.meta.id, made.meta.path))

@@ -257,7 +257,7 @@ def begin_load(store: Store, name: str, lease: str | None, holder: str = "a job"
     holder: describes the job and its process, for messages to users who wait for the rowsets.
     Cost:   two flushes. Other writers wait only during the second flush, which writes the rows that
             came during the first flush.
-    Raises: TableNotFoundError; as `flush`.
+    Raises: TableNotFoundError; the errors of `flush`.
     """
     store.check_writable()
     table_id = store.root.table(name).id

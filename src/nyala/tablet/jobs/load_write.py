@@ -167,7 +167,7 @@ def _as_sorted(array: pa.Array, type: ColumnType) -> pa.Array:
 
 
 class _Task:
-    """The state of a running task."""
+    """One task of a load: resolves its rows, and writes the results to the staging folder."""
 
     def __init__(
         self,

@@ -115,7 +115,8 @@ def apply_changes(
     staged: the columns of a feed: the key, other columns, and `_change_type`. Rows with the values before
         an update are ignored. If a key occurs several times, the row with the greatest
         `_commit_version` or `_commit_timestamp` counts, or without these columns the last row.
-    Raises: InvalidArgumentError if `_change_type` is missing or has an unknown value; as `write`.
+    Raises: InvalidArgumentError if `_change_type` is missing or has an unknown value; the errors of
+            `write`.
     """
     store.check_writable()
     data = staged.data

@@ -1,4 +1,4 @@
-"""Staging folders: jobs in other processes put their files there before they are committed (rule P3).
+"""Staging folders: jobs in other processes put their files there before they are committed.
 
     staging/<expires>-[<owner>-][<lease>-]<token>/…
 
@@ -66,9 +66,11 @@ def beside(folder: str, key: str) -> str:
 def make_staging(
     env: Env, path: str, ttl_s: float, owner: str | None = None, lease: str | None = None
 ) -> tuple[str, str]:
-    """Create a staging folder that expires after `ttl_s` seconds; returns (key, absolute path).
+    """Create the staging folder of a job; returns (key, absolute path).
 
-    owner: the mark of a process: the job ends when this process ends. None: only the time counts.
+    ttl_s: after how many seconds the folder expires.
+    owner: a text that identifies the job's process: the folder also expires when this process ends.
+           None: the folder expires only by time.
     lease: the name of the job's lease; the folder stays at least as long as the lease.
     Raises: StorageError if `path` is not a store.
     """

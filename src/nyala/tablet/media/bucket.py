@@ -84,6 +84,7 @@ def open_bucket(
 
     Returns the medium, the catalogue, and the batches to replay.
 
+    group_interval_s: the least time between two objects that the log creates, in seconds.
     guard:  called before the take-over, with the newest epoch of the log. It may raise an error to
             refuse the take-over.
     Raises: StorageError, CorruptionError; errors of the guard. This process is then not the writer.

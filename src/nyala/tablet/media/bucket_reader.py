@@ -17,7 +17,7 @@ Invariants
     G2  If the process was suspended for longer than its lease, files may be missing. A read then
         raises HistoryExpiredError; it never returns wrong rows (`catalog.object_leases`).
 
-Threads: any. Source: docs/design/object-storage.md, "Readers".
+Thread-safe. Source: docs/design/object-storage.md, "Readers".
 """
 
 from __future__ import annotations

@@ -99,8 +99,8 @@ class Replayer:
 
     relieve: a function that is called between two records, after every `GATHER_ROWS` rows or
              `GATHER_BYTES`, to limit the memory: it may flush, or raise an error. Its arguments are
-             the timestamp up to which everything is applied, and the report so far. It returns the
-             root with which the replay continues.
+             the timestamp up to which everything is applied, and a `ReplayReport` (counts and keys
+             of the records so far). It returns the root with which the replay continues.
     """
 
     def __init__(self, root: Root, relieve: Callable[[int, ReplayReport], Root] | None = None) -> None:

@@ -4,7 +4,7 @@ Invariants
     PU1 The published position never goes back: each record is computed and written under one lock.
     PU2 After `stop` nothing is written, because the record then belongs to the next writer.
 
-Threads: any. Source: docs/design/rules.md, P1.
+Thread-safe. Source: docs/design/rules.md, P1.
 """
 
 from __future__ import annotations

@@ -21,9 +21,10 @@ Invariants
         or the store is closed.
     P5  The published timestamp never goes back, even if the writer changes the catalogue while
         this process loads it.
-        P6  The reader publishes no moment that a table's history does not contain any more. The reader
-        gets the moment from the position record, and then loads the catalogue. If tables were
-        rewritten or dropped in between, the moment may be too old: then both are read again.
+    P6  The reader never publishes a moment that is too old to be read. It gets the moment from the
+        position record, and then loads the catalogue. If rows were dropped or rewritten between
+        these two steps, the tables may no longer have the rows of this moment. Then both steps are
+        repeated.
     P7  During a replay, the memory is measured every `GATHER_ROWS` rows or `GATHER_BYTES`. Above
         `memory_limit`, a view raises an error until the writer has flushed.
     P8  A reader without permission to write in the store's folder has no lease. So the writer may
@@ -31,7 +32,7 @@ Invariants
         position record names the same catalogue before and after the loading. If a file is removed
         later, a read raises `HistoryExpiredError`; it never returns wrong rows.
 
-Threads: any. Source: docs/design/processes-and-locks.md, "Readers replay the log"; rules P1 and P2
+Thread-safe. Source: docs/design/processes-and-locks.md, "Readers replay the log"; rules P1 and P2
 of docs/design/rules.md, which have other numbers than the invariants above.
 """
 
@@ -217,7 +218,10 @@ class ReaderStore:
             )
 
     def _follow(self, position: PositionRecord | None) -> None:
-        """Replay the log up to `position`, or up to the last good record if there is no writer.
+        """Replay the log up to the position that the writer has published.
+
+        If no writer process is alive, or if `position` is None, replay up to the last good record.
+        Does nothing if `position` names a newer catalogue, which must be loaded first.
 
         position: the writer's position record; None: it does not exist or is damaged.
         """

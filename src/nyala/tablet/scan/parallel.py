@@ -36,7 +36,7 @@ class _Pool:
         self._pid = 0
 
     def submit(self, call: Callable[[], _Out]) -> Future[_Out]:
-        """Run `call` in a thread.
+        """Run `call` in a thread of the pool, and return at once a future for its result.
 
         Raises: RuntimeError at the end of the process, or if no thread can be started.
         """
@@ -100,7 +100,7 @@ def _raise(error: Exception) -> NoReturn:
 def _begun(call: Callable[[], _Out]) -> Future[_Out]:
     """Start `call` in a thread of the pool, and return a future for its result.
 
-    If the pool cannot start a thread, run `call` in this thread first.
+    If the pool cannot start a thread, run `call` in this thread, and return its result as a future.
     """
     try:
         return _pool.submit(call)

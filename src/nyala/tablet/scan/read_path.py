@@ -200,7 +200,10 @@ def splits(
 
 
 def _joined(parts: Sequence[tuple[int, int]], rows: int) -> Iterator[tuple[int, int]]:
-    """Join ranges with gaps of fewer than `GAP_ROWS` rows, but not across multiples of `rows`."""
+    """Join neighbouring ranges of rowids if the gap between them has fewer than `GAP_ROWS` rows.
+
+    rows: the number of rows per split. Ranges of different splits are not joined.
+    """
     begin, end = parts[0]
     for lower, upper in parts[1:]:
         if lower - end >= GAP_ROWS or lower // rows != (end - 1) // rows:
@@ -248,7 +251,12 @@ def dictionary_size(table: TableState, column: ColumnSchema) -> int:
 
 
 def readable_types(requested: pa.Schema, columns: Sequence[ColumnSchema]) -> dict[str, pa.DataType]:
-    """Return the types of the schema `requested` that a scan can read directly, by column name."""
+    """Return the types of the schema `requested` that a scan can return without a cast.
+
+    These are dictionaries and narrow decimals. The result maps column names to types; the caller
+    casts the values of all other columns. It is empty if the names of `requested` are not those of
+    `columns`.
+    """
     if requested.names != [column.name for column in columns]:
         return {}
     return {
@@ -629,7 +637,11 @@ def get_row(
 def _get_values(
     table: TableState, keys: EncodedKeys, tablets: np.ndarray, columns: Sequence[ColumnSchema], snapshot: int
 ) -> tuple[np.ndarray, list[pa.Array]]:
-    """Look up rows like `get_many`, but only for columns outside the key."""
+    """Look up rows by key at a snapshot, and return their values in columns outside the key.
+
+    The parameters are those of `get_many`. Returns the positions in `keys` that were found,
+    ascending, and the values of each column for them. Missing keys are left out.
+    """
     places: list[np.ndarray] = []
     values: list[list[pa.Array]] = []
     keys.prepare_search()

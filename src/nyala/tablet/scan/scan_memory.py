@@ -105,7 +105,7 @@ class SplitSizer:
         return split_rows
 
     def _largest(self, lower: int, upper: int, rows: int) -> float:
-        """Return the number of bytes of the largest split of [lower, upper).
+        """Estimate how many bytes of memory the largest split of the rows [lower, upper) takes.
 
         rows: the number of rows per split.
         """

@@ -72,8 +72,10 @@ class RowSetFiles:
             raise ValueError(f"{rowset.row_count} rows cannot fit in {rowset.size_bytes} bytes")
         if rowset.key_min > rowset.key_max:
             raise ValueError(f"rowset {rowset.id} has a key_min greater than its key_max")
-        if {*(part.rowset_id for part in parts), *(delta.rowset_id for delta in deltas)} - {rowset.id}:
-            raise ValueError("the files belong to several rowsets")
+        owners = {part.path: part.rowset_id for part in parts} | {d.path: d.rowset_id for d in deltas}
+        for path, owner in owners.items():
+            if owner != rowset.id:
+                raise ValueError(f"the file {path!r} belongs to rowset {owner}, expected rowset {rowset.id}")
         return RowSetFiles(rowset, parts, deltas)
 
 

@@ -204,9 +204,11 @@ def has_rows(tablet: TabletState) -> bool:
 
 
 def purged_ranges(tablets: Sequence[TabletState]) -> list[PurgedRange]:
-    """Return the ranges of the dropped `tablets` that have rows.
+    """Return the key ranges of those `tablets` that have rows, before the tablets are purged.
 
-    The catalogue entry of the table remembers these ranges when the tablets are purged.
+    The catalogue entry of the table remembers these ranges.
+
+    tablets: dropped tablets.
     """
     found: dict[tuple[bytes | None, bytes | None, tuple[int, ...]], int] = {}
     for tablet in tablets:

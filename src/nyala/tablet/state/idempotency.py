@@ -54,12 +54,18 @@ def stream_key(query: str, batch: int) -> str:
 
 
 def call_key(token: str) -> str:
-    """Return the idempotency key of a call from a process that shares the store."""
+    """Return the idempotency key of a call that a process sends to the writer's process.
+
+    token: a random text that the caller makes for this call.
+    """
     return f"{_CALL}{token}"
 
 
 def is_call_key(key: str) -> bool:
-    """Whether the key is a result of `call_key`."""
+    """Whether the key belongs to a call that another process sent (see `call_key`).
+
+    Such keys are kept for a shorter time than those of jobs.
+    """
     return key.startswith(_CALL)
 
 

@@ -201,6 +201,8 @@ def _look_in_tails(
     """Look up all keys in the tails of the MemRowSets, and record what was found in `found`.
 
     A tail is a dictionary with the newest keys of a MemRowSet.
+
+    slices: (tablet index, begin, end): keys[begin:end] are in this tablet.
     """
     memories = [table.tablets[ordinal].memory for ordinal, _, _ in slices]
     occupied = [

@@ -1,4 +1,4 @@
-"""Rowsets that running compactions have reserved, and rowsets that jobs keep from compactions.
+"""Rowsets that running compactions have reserved, and rowsets that they must leave out for jobs.
 
     take      reserves rowsets for one compaction. If the compaction changes rowids, flushes leave
               the DeltaMemStores of these rowsets in memory (R3).
@@ -6,7 +6,7 @@
               that need memory. The compaction then stops.
     release   ends a reservation
 
-    hold      keeps compactions from taking rowsets while a job of other processes needs them
+    hold      prevents new compactions of rowsets while a job of other processes needs them
               (`jobs.held_rowsets`). Running compactions continue.
     end_hold    ends a hold
 
@@ -16,7 +16,7 @@ Invariants
     V3  Several jobs may hold a rowset. Holds cannot be revoked. Compactions may take the rowset
         after its last hold has ended.
 
-Threads: any. Installing a compaction and revoking a reservation both need the commit lock. So a
+Thread-safe. Installing a compaction and revoking a reservation both need the commit lock. So a
 reservation that is valid when an install begins is valid until its end.
 Source: docs/design/rules.md, R3 and R4. Kudu has a lock on each rowset instead.
 """
@@ -42,7 +42,7 @@ class Reservation:
 
 
 class Reservations:
-    """The rowsets that compactions have reserved, and those that jobs keep from compactions.
+    """The rowsets that compactions have reserved, and those that they must leave out for jobs.
 
     Each open store has one such object.
     """

@@ -1,4 +1,4 @@
-"""The database's state as one immutable value (rule R7).
+"""The database's state as one immutable value.
 
     Root ── tables ── TableState ── tablets ── TabletState ┬ memory    MemRowSet that takes inserts
                                                            ├ frozen    MemRowSets being flushed
@@ -356,7 +356,7 @@ class Root(LazyValues):
                 yield table, tablet
 
     def at_version(self, version: int) -> Root:
-        """Return the same tables at another version of the catalogue."""
+        """Return a root with the same tables, for the catalogue version `version`."""
         return Root(version, self.tables, self.dropped)
 
     def with_table(self, table: TableState, version: int | None = None) -> Root:

@@ -349,9 +349,9 @@ class _Writer:
 
 
 def _of_table(target: TableState, entry: TableEntry, created: int, auto_id: int = 0) -> TableState:
-    """Return the table `target` with another catalogue entry. Its tablets get the same table id.
+    """Return the table `target` with another catalogue entry.
 
-    entry:   the entry under which the table is committed.
+    entry:   the new entry; the tablets get its table id.
     created: the timestamp at which the tablets begin to exist.
     auto_id: the greatest value of `auto_incrementing_id` in the source; new ids must be greater.
     """

@@ -17,7 +17,7 @@ Invariants
         process group, so it does not get the parent's signals. A dead child does not raise SIGPIPE
         in the parent.
 
-Threads: any. Cost: 0.03 s to start Python and import the handler, then 0.1 ms per job.
+Thread-safe. Cost: 0.03 s to start Python and import the handler, then 0.1 ms per job.
 Source: docs/design/compaction.md, which says why no pool of `concurrent.futures` is used.
 """
 
@@ -171,7 +171,11 @@ class Worker:
                 self._end_child()
 
     def _take(self, check: Callable[[], None]) -> _Child:
-        """Return the child. Start a new one if none is alive. Raises: NoWorkerError; as `check`."""
+        """Return the worker process. Start a new one if none is alive.
+
+        check: called again and again during the start; it may raise an error to cancel the start.
+        Raises: NoWorkerError if no process can be started; the errors of `check`.
+        """
         if self._child is not None and not self._child.alive():
             self._end_child()
         if self._child is None:
@@ -180,7 +184,7 @@ class Worker:
             def check_start() -> None:
                 check()
                 if SYSTEM.clock.monotonic_s() > began_s + _START_TIMEOUT_S:
-                    raise _ChildEnded(f"it gave no answer within {_START_TIMEOUT_S:g} s")
+                    raise _ChildEnded(f"the worker process gave no answer within {_START_TIMEOUT_S:g} s")
 
             try:
                 self._child = _Child(self._command or _command())

@@ -290,7 +290,13 @@ def _bound(schema: Schema, condition: When) -> BoundPredicate:
 
 
 def _satisfied(table: TableState, operation: PreparedOperation, condition: When, snapshot: int) -> np.ndarray:
-    """Return a mask of the rows that pass `when`: the condition is TRUE, or the key is new."""
+    """Return a mask of the rows of an upsert with `when=` that take effect.
+
+    A row takes effect if its key is new, or if the condition is TRUE. The condition can compare the
+    row with the existing row of the same key.
+
+    condition: the argument `when`.
+    """
     predicate = _bound(table.schema, condition)
     names = [name.removeprefix(OLD) for name in sorted(predicate.columns) if name.startswith(OLD)]
     current = _Current(table, operation, [table.schema.by_name(name) for name in names], snapshot)
@@ -350,7 +356,9 @@ class _Current:
         return {name: self._parts[name].take(pa.array(source[keys])) for name, source in self._source.items()}
 
     def note(self, keys: np.ndarray, rows: np.ndarray) -> None:
-        """Use the values of rows that passed the comparison for the next rows with the same keys.
+        """Note that these rows take effect, because their keys were new or the condition was TRUE.
+
+        So the condition of a later row with the same key compares with the values of this row.
 
         keys: the indices of the rows' keys in the operation; each at most once.
         rows: the rows' positions in the user's data, one for each key.

@@ -32,8 +32,8 @@ class Effect:
 
     All arrays have one element per row.
     kind:    "insert", "update", "delete" or "tombstone". A tombstone is a new row that no reader
-             sees. A delete with `newest_by` whose key does not exist adds such a row, to keep its
-             value of the column that `newest_by` names.
+             sees. A delete of a missing key adds a tombstone, if the delete has the option
+             `newest_by=COLUMN`: the tombstone keeps the delete's value of this column.
     tablets: the index of each row's tablet in `TableState.tablets`
     columns: by column id, key columns first
     codes:   the index of each row's rowset in `ResolvedBatch.rowsets`; ABSENT for an insert

@@ -33,7 +33,10 @@ class Pin:
 
     @contextlib.contextmanager
     def busy(self) -> Iterator[None]:
-        """Context manager for one statement: the pin's timeout cannot end the pin during it."""
+        """Return a context manager for one statement of the transaction.
+
+        While the statement runs, the timeout cannot end the pin. So the history is kept.
+        """
         with self._pins.lock:
             self._statements += 1
         try:
@@ -71,7 +74,10 @@ class Pin:
 
 
 class HistoryPins:
-    """All pins of one open store. Thread-safe."""
+    """All pins of one open store. Thread-safe.
+
+    A pin keeps the history after one moment, for an open transaction.
+    """
 
     def __init__(self, clock: Clock) -> None:
         self.clock = clock

@@ -406,9 +406,10 @@ def _without_long_keys(
 def _missing_columns(
     table: TableState, name: str, columns: Mapping[int, pa.Array], errors: RowErrors, count: int
 ) -> tuple[list[str], tuple[str, ...]]:
-    """Return the key columns that the data lacks, and the other columns that a new row requires.
+    """Return the names of the missing key columns, and of the other missing required columns.
 
-    If the operation is impossible without them, all rows get an error.
+    A column is missing if the data does not have it. If the operation is impossible without the
+    missing columns, all rows get an error.
     Raises: InvalidArgumentError for an update that names no column to change.
     """
     schema = table.schema
@@ -460,12 +461,12 @@ def route_keys(table: TableState, keys: Mapping[str, Column], count: int) -> np.
 def routed_ordinals(table: TableState, routed: np.ndarray, keys: Mapping[str, Column]) -> np.ndarray:
     """Return the index of each row's tablet in `table.tablets`; -1: no partition covers the row.
 
-    Uses the tablet ids that another process computed. The first row of each run of equal ids is
-    checked. If one of these ids is wrong, `routed` is ignored and all rows are computed here.
-    routed: each row's tablet id. Rows with -1, or with a tablet that no longer exists, are
-            computed here.
+    Uses the tablet ids that another process computed, but checks some: the first of each sequence
+    of equal ids. If one of these is wrong, `routed` is ignored, and all tablets are computed here.
+    routed: each row's tablet id. The tablet is computed here if the id is -1, or if the tablet no
+            longer exists.
     keys:   all key columns, by name.
-    Cost:   the number of runs, plus the rows that are computed here.
+    Cost:   proportional to the number of sequences, plus the number of tablets computed here.
     """
     count = len(routed)
     starts = np.flatnonzero(np.append(True, routed[1:] != routed[:-1]))

@@ -241,7 +241,7 @@ def _fail_missing(
 ) -> None:
     """Add a "missing key" error for each row that fails, or count these rows as ignored.
 
-    losing: for each key, the number of its rows that fail, counted from its last row.
+    losing: for each key, a number n: the last n rows of the key fail.
     """
     if operation.ignore:
         counts.ignored += int(losing.sum())
@@ -254,7 +254,7 @@ def _fail(
 ) -> None:
     """Add an error with this code and message for each row that fails.
 
-    losing: for each key, the number of its rows that fail, counted from its last row.
+    losing: for each key, a number n: the last n rows of the key fail.
     """
     lost, _ = _last_rows(operation, losing)
     errors.add(np.sort(operation.rows[lost]), code, message)
@@ -263,7 +263,7 @@ def _fail(
 def _fail_duplicates(errors: RowErrors, operation: PreparedOperation, losing: np.ndarray) -> None:
     """Add a "duplicate key" error for each row that fails.
 
-    losing: for each key, the number of its rows that fail, counted from its last row.
+    losing: for each key, a number n: the last n rows of the key fail.
     """
     lost, group = _last_rows(operation, losing)
     rows, firsts = operation.rows[lost], operation.rows[operation.starts[:-1][group[lost]]]
@@ -272,9 +272,9 @@ def _fail_duplicates(errors: RowErrors, operation: PreparedOperation, losing: np
 
 
 def _last_rows(operation: PreparedOperation, losing: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Find the rows that fail: of each key the last ones.
+    """Find the rows that fail: the last n rows of each key.
 
-    losing: for each key, the number of its rows that fail, counted from its last row.
+    losing: for each key, a number n: the last n rows of the key fail.
     Returns: the positions of these rows in `operation.rows`; and for each row in `operation.rows`
              the index of its key.
     """

@@ -10,10 +10,10 @@ the n-th row of every key:
     k2  upsert(a)                              upsert k2
     k3  delete                                 delete k3
 
-Then the rows of a key are combined to one effect (S1): here, an insert of k1 with the b of the
-update. The last row that gives a column supplies its value. If a row creates the key again after a
-delete, the rows before it no longer count. If neither this row nor a later row gives a column, the
-column gets its default.
+Then the rows of a key are combined to one change: here, an insert of k1 with the b of the update.
+The last row that gives a column supplies its value. If a row creates the key again after a delete,
+the rows before it no longer count. If neither this row nor a later row gives a column, the column
+gets its default.
 
 Cost: O(columns) Arrow and NumPy calls, and some NumPy calls per step.
 Invariants: those of `resolve`.

@@ -185,13 +185,15 @@ class OpenTransaction:
     def commit_requests(
         self, requests: Sequence[Request], *, between: Callable[[], None] = lambda: None
     ) -> list[WriteResult]:
-        """Commit operations on one table that were computed from the snapshot, and end.
+        """Commit operations on one table, and end the transaction.
 
-        The transaction must not have written before. Its reads cannot see these operations, so the
-        call costs less than `write_together` and `commit`, and `bytes_max` does not limit them.
-        Large operations are written to files part by part (`part_commit`).
+        The operations were computed from the transaction's snapshot, and it must not have written
+        before. They are not kept in memory for later reads of the transaction. So the call costs
+        less than `write_together` and `commit`, and the transaction's limit of memory for writes
+        (`bytes_max`) does not apply. Large operations are written to files part by part
+        (`part_commit`).
 
-        requests: the keys of updates and deletes must be distinct.
+        requests: the operations; the keys of updates and deletes must be distinct.
         between: called after each part and before the commit. If it raises, nothing changes.
         Raises: the errors of `commit`; WriteError if a row fails. The transaction ends in any case.
         """

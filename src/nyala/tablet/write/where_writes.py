@@ -156,7 +156,7 @@ def write_selected(
 
     operation: the operation for the selected rows, such as "update".
     select:    returns the rows to write (`ToUpdate`, `ToDelete`).
-    Raises:    errors of `select`; as `write_path.write`.
+    Raises:    the errors of `select` and of `write_path.write`.
     """
     store.check_writable()
     request = Request(name, operation, None)
