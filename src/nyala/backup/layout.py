@@ -121,7 +121,11 @@ def path_in(place: Place, *names: str) -> str:
 
 
 def folder_of(place: Place, table: str) -> str:
-    """Return the name of a table's folder. A bucket allows fewer characters, for example no %."""
+    """Return the name of the folder that contains the backups of the table `table`.
+
+    A code replaces each character that a folder's name cannot have. For example, "/" becomes "%2F"
+    on a local disk, and "=2F" in a bucket. In a bucket, codes replace all special characters.
+    """
     if place.in_bucket:
         name = quote(table, safe="").replace("~", "%7E").replace("%", "=")
         return f"=2E{name[1:]}" if name.startswith(".") else name
@@ -135,7 +139,10 @@ def table_of(place: Place, folder: str) -> str:
 
 
 def records_path(place: Place) -> str:
-    """Return the folder of the records of whole stores. No table has a folder of this name."""
+    """Return the path of the folder with one record (JSON file) for each backup of a whole store.
+
+    No table has a folder of this name.
+    """
     return path_in(place, "=store" if place.in_bucket else "%store")
 
 
@@ -209,7 +216,7 @@ class Backup:
 
     @property
     def files_at(self) -> Files:
-        """The access to the files of the folder or bucket that contains the backup."""
+        """The object that reads and writes files in the folder or bucket of the backup."""
         return self.place.env.files
 
     def to_json(self) -> bytes:
@@ -281,12 +288,18 @@ class StoreRecord:
 
 
 def put_metadata(place: Place, path: str, data: bytes) -> None:
-    """Write backup.json in a bucket, by put-if-absent. Raises: StorageError if a different one exists."""
+    """Create backup.json in a bucket. Raises: StorageError if it exists with other content.
+
+    path, data: the URL and the content of the file.
+    """
     bucket = bucket_of(place.env)
     assert bucket is not None
     if settle(place.env, bucket, path.removeprefix(f"{bucket.url}/"), data) is not None:
         raise StorageError(
-            f"another program has made a backup of the same timestamp: {path}", path=path, errno=errno.EEXIST
+            "this backup was not completed, because another program has completed a backup of the same table and "
+            f"timestamp in the meantime: {path}. Repeat the backup",
+            path=path,
+            errno=errno.EEXIST,
         )
 
 

@@ -44,7 +44,9 @@ class RestoreStep:
 
 
 def plan_restore(place: Place, table: str, at: object = None) -> tuple[Backup, list[RestoreStep]]:
-    """Return the backup of a table to restore, and the steps, which begin with a full backup.
+    """Return the backup of a table to restore, and the steps of its restore.
+
+    Each step is a backup to read: first a full backup, then the incremental backups after it.
 
     at: a moment, to restore the newest backup up to this moment; None: the newest backup.
     Raises: InvalidArgumentError, CorruptionError.
@@ -67,8 +69,10 @@ def plan_restore(place: Place, table: str, at: object = None) -> tuple[Backup, l
 
 
 def plan_restore_of_store(place: Place, at: object = None) -> list[tuple[Backup, list[RestoreStep]]]:
-    """Return the backup to restore and the steps for each table of a backup of a whole store.
+    """Return, for each table in a backup of a whole store, what a restore must read.
 
+    Returns: one pair per table: the table's backup to restore, and the steps of its restore. Each
+        step is a backup to read: first a full backup, then the incremental backups after it.
     at: a moment, to restore the newest backup of a store up to this moment; None: the newest.
     Raises: InvalidArgumentError, CorruptionError.
     """

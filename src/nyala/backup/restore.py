@@ -152,7 +152,11 @@ def restoring(filled: str, wanted: str) -> Iterator[None]:
 
 
 def apply_rows(store: Store, name: str, step: RestoreStep, rows: pa.Table) -> None:
-    """Write rows of the backup `step` into the table `name`, as one batch."""
+    """Write rows of one backup into the table `name`, as one batch.
+
+    step: the backup that the rows come from. The rows of a full backup are inserted. The rows of an
+        incremental backup are changes.
+    """
     if step.is_full:
         keyed = store.root.table(name).schema.auto_increment is None
         write(store, [Request(name, "insert" if keyed else "upsert", rows)])

@@ -289,7 +289,8 @@ def check_remote_name(name: str) -> None:
     """Raise InvalidArgumentError if `name` is not the name of a job's lease."""
     if _REMOTE_NAME.fullmatch(name) is None:
         raise InvalidArgumentError(
-            f"{name[:80]!r} is not the name of a job's lease: use the same version of Nyala in both processes"
+            f"{name[:80]!r} is not the name of a job's lease. Perhaps the process that runs the job has another "
+            "version of Nyala than the process that writes the store: use the same version in both"
         )
 
 

@@ -508,8 +508,9 @@ class CatalogChange:
     put_…: entries to add, or to replace the entry with the same id. If two of them have the same
         id, the later one counts. Ids of new entries start at the `next_…` id of the state.
     drop_…: ids of entries to remove.
-    garbage: paths that dropped entries named. `apply` ignores a path that a clone still names.
-    shared: paths of added entries that an entry of another table (a clone) names too.
+    garbage: paths of the files that removed entries used. `apply` ignores the path of a file that
+        another table (a clone) still uses.
+    shared: paths of the files of new entries that another table (a clone) uses, too.
     collected: paths to remove from the garbage; their files will be deleted.
     wal_start: the number of the first log segment that is still needed; None: unchanged.
     """

@@ -13,7 +13,8 @@ Invariants
     D4  For one value, no UNDO is newer than any REDO. So rolling back and then forward is correct.
     D5  Runs of one kind follow one another in time without overlap.
 
-Cost: one pass over the changes of the rows, and one copy of the base. No copy if nothing applies.
+Cost: one pass over the changes of the rows, and one copy of the base. If no value of the base must
+be replaced, the base is not copied.
 Source: Kudu tablet design, "Historical MVCC in DiskRowSets".
 """
 

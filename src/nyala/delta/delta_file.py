@@ -421,9 +421,10 @@ class DeltaFile:
         return self.timestamp_max if newest is None else int(newest)
 
     def check_run(self, column_id: int) -> RunBounds | None:
-        """Check all records of the column, and return their bounds. Does not fill the cache.
+        """Check all records of the column. Does not fill the cache.
 
-        Returns: None if the file has no record of the column.
+        Returns: the greatest rowid, and the least and greatest timestamp, of the records; None if
+        the file has no record of the column.
         Raises: CorruptionError if records cannot be read, are not sorted by row and time, or have
         timestamps outside the bounds in the catalogue. If there are several problems, the first one
         in this list is raised.

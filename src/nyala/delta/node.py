@@ -112,14 +112,15 @@ class _Order(NamedTuple):
 
 
 class Node:
-    """The records of one or more consecutive appends.
+    """The changes of one or more consecutive calls of `append`.
 
     A run has the changes of one column, sorted by row and time.
 
-    content: one append, or the two nodes that were merged, or the runs of all columns.
+    content: the changes of one call (`Append`); or two smaller nodes that were merged; or the run
+        of each column, after all columns were sorted.
     cache: the runs that were built so far, by column id.
-    order: the records of all columns, sorted by row and time. None: they were not sorted yet, or
-        some records have other columns.
+    order: the records, sorted by row and time. None: they were not sorted yet, or some of them have
+        values for only a part of the node's columns.
     """
 
     __slots__ = (
@@ -205,7 +206,7 @@ class Node:
         return run
 
     def _replace_parts(self, runs: _Runs) -> None:
-        """Make `runs` the content of this node, and free the appends or nodes that it had.
+        """Make `runs` the content of this node. The old content can be freed then.
 
         runs: the sorted changes of each column of this node, by column id.
         """
@@ -238,8 +239,9 @@ class Node:
                 yield node
 
     def build(self) -> None:
-        """Sort the changes of all columns, and free the arrays that the appends refer to.
+        """Sort the changes of each column by row and time. Keep only the sorted arrays.
 
+        The unsorted arrays, which callers of `append` passed, can be freed then.
         Cost: one sort for all columns that changed together.
         """
         # Groups of consecutive nodes: uniform ones with the same columns, or a single other node.
@@ -370,8 +372,8 @@ def _last_of(runs: Mapping[int, DeltaRun], rowid: int, snapshot: int) -> dict[in
 def _ordered(nodes: Sequence[Node]) -> _Order:
     """Sort the records of consecutive nodes by row and time. All must have the same columns.
 
-    If a node, or a node in it, was sorted before, this earlier result (`Node.order`) is used. It is
-    then removed, because the new result has the same records.
+    A node may consist of two smaller nodes. If any of these nodes was sorted before, the sorted
+    records in its `order` are used. Its `order` becomes None, because the result has these records.
     """
     parts: list[_Order] = []
     of_parts: list[Node] = []

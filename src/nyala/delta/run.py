@@ -96,7 +96,7 @@ class DeltaRun(LazyValues):
     def nbytes(self) -> int:
         """The size of rowids, timestamps and values in memory, in bytes.
 
-        Does not count the last records of the rows, which `latest` copies.
+        The arrays that `latest` creates and caches are not counted.
         """
         return int(self.rowids.nbytes + self.timestamps.nbytes + self.values.nbytes)
 
@@ -254,7 +254,10 @@ class DeltaRun(LazyValues):
         return int(np.argmax(bad)) + 1 if bad.any() else None
 
     def check(self) -> None:
-        """Assert that the records are sorted (see `disorder`), and the vectors equally long."""
+        """Assert that the records are sorted (see `disorder`).
+
+        Also assert that `rowids`, `timestamps` and `values` are equally long.
+        """
         assert len(self.rowids) == len(self.timestamps) == len(self.values), (
             "the vectors of a run must have equal lengths"
         )

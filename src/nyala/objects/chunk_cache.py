@@ -353,7 +353,13 @@ class ChunkCache:
         self._account(entry, size_bytes)
 
     def _account(self, entry: CachedObject, added: int) -> None:
-        """Add to the size of the cache. Above the limit, delete the least recently used cache files."""
+        """Count bytes that were written to a cache file. Then delete cache files above the limit.
+
+        The least recently used cache files are deleted first.
+
+        entry: the object of the bucket to which the cache file belongs.
+        added: the number of bytes that were written.
+        """
         with self._lock:
             self._copied[entry.key] = entry
             self._nbytes += added

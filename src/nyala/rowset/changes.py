@@ -132,12 +132,12 @@ class Changes(LazyValues):
     def newest(
         self, column_id: int, snapshot: int, stats: ReadStats | None, lower: int, upper: int
     ) -> list[tuple[Rowids, pa.Array]]:
-        """Return the changed rows in [lower, upper) and their newest values, for each REDO file.
+        """Return the changed rows in [lower, upper) and their newest values at `snapshot`.
 
-        Returns: pairs (rowids, values), the pair of the oldest file first. The changes in memory
-        come last. The last pair that has a row counts. Decimals of up to 18 digits may have an
-        Arrow type of 4 or 8 bytes.
-        snapshot: a moment that is not before any change of the column in a file.
+        Returns: a pair (rowids, values) for each REDO file, oldest first, and then pairs for the
+        changes in memory. If several pairs have the same row, the last of them has its newest
+        value. Decimals of up to 18 digits may have an Arrow type of 4 or 8 bytes.
+        snapshot: the timestamp of the newest change of the column in files, or a later timestamp.
         Cost: reads records of these rows in each file, and does not cache them.
         """
         of_files = (file.newest(column_id, lower, upper, stats) for file in self.redo)
@@ -232,10 +232,11 @@ class Changes(LazyValues):
         """Return the rows [begin, end) whose REDO changes a scan should read at once.
 
         The scan needs the rows [lower, upper) now. The result contains them, and rows around them
-        that the scan will need next. It is so large that its changes fit a sixteenth of the block
-        cache, if changes are spread evenly over the rows. The bounds are multiples of a power of
-        two, so neighbouring scan splits get the same range. If the column has much changed text at
-        `snapshot`, the result is only [lower, upper).
+        that the scan will need next. The range is as large as possible while its changes fit a
+        sixteenth of the block cache, but at least 131,072 rows. This estimate assumes that changes
+        are spread evenly over the rows. The bounds are multiples of a power of two, so neighbouring
+        scan splits get the same range. If the column has much changed text at `snapshot`, the
+        result is only [lower, upper).
 
         row_count: the number of rows in the rowset.
         """

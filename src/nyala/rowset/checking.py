@@ -364,10 +364,12 @@ def _check_lives(rowset: DiskRowSet, history_start: int) -> Iterator[Finding]:
 
 
 def _broken_chain(rowset: DiskRowSet, lives: Lives, base: Bools, from_undo: Bools) -> Finding | None:
-    """Return a finding for the first insertion of a live row, or deletion of a dead row.
+    """Check that no live row is inserted again, and that no dead row is deleted.
 
+    Returns: a finding about the first insertion or deletion that is wrong; None if all are right.
+    lives: the insertions and deletions of each row (the events), in the order of time.
     base: for each row from `lives.lower` on, whether it is alive in the base data.
-    from_undo: for each event, whether it comes from an UNDO file.
+    from_undo: for each event of `lives`, whether it comes from an UNDO file.
     """
     if not len(lives.rowids):
         return None

@@ -147,7 +147,11 @@ class RowSetImage:
         )
 
     def check(self) -> None:
-        """Assert that the fields agree, as the class describes."""
+        """Assert that the fields of this object fit together.
+
+        Keys ascend. Columns and `liveness` are as long as the keys. UNDO records refer only to rows
+        of the image. `positions` has every row of the image.
+        """
         count = self.row_count
         assert self.keys.is_strictly_ascending(), "keys must ascend strictly"
         assert all(len(array) == count for array in self.columns.values()), "columns must be as long as keys"

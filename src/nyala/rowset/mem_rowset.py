@@ -185,9 +185,11 @@ class _Chunk:
         return parts
 
     def _replace_parts(self, columns: dict[int, pa.Array]) -> None:
-        """Keep these joined arrays of all columns, and free the smaller chunks that had the values.
+        """Make `columns` the content of this chunk. The smaller chunks in it can be freed then.
 
-        Does nothing if a column is missing, because another thread moved it to a larger chunk.
+        columns: by column id, one array with the values of all rows of this chunk. If a column is
+            missing, this method does nothing. A column is missing if another thread has joined it
+            in a larger chunk meanwhile.
         """
         if len(columns) == len(self.column_ids):
             self.content = columns
@@ -610,8 +612,8 @@ class MemRowSet:
     def check(self) -> None:
         """Assert that the rows, the key index and the changes fit one another.
 
-        Each key has one row, the chunks are adjacent and become smaller, and no change is older
-        than its row.
+        Each key has one row. Each chunk (rows of consecutive inserts) begins where the chunk before
+        it ends, and is smaller if the two could be merged. No change is older than its row.
 
         Cost: reads everything once.
         """

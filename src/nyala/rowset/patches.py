@@ -1,7 +1,7 @@
 """Patches: the rows of one column that are changed at a snapshot, and their values.
 
     changes of the column    files, memory        records by (rowid, timestamp)
-              │  computed once per range of rows; the splits in the range share the patch
+              │  computed for a range of rows: one split, or many neighbouring splits
               v
     patch                    positions, values    each changed row once, with its value at the snapshot
               │
@@ -9,10 +9,16 @@
               ├── apply_gathered    replaces values in gathered rows of the base
               └── DiskRowSet.filter tests the base, and then the patch's values at their positions
 
-A range covers as many splits as memory allows, so that a delta block with changes of many splits is
-read once. If all changes are in files, the patch is cached from the second scan on
-(`cfile.blocks.cache.Memo`). Otherwise the next write would make it invalid, so each split computes
-its own patch. Decimals of up to 18 digits are kept as 4 or 8 bytes, the *narrow* type.
+A split is a range of rows that a scan reads as one unit of work. There are two cases:
+
+    all changes in files      Many splits share one patch, so a delta block with changes of many
+                              splits is read once. From the second scan on, the patch is cached
+                              (`cfile.blocks.cache.Memo`).
+    some changes in memory    Each split computes the patch of its own rows. The next write may
+                              change the result, so a shared patch would soon be out of date.
+
+The first case also needs a snapshot that is not before the newest change of the column. Decimals of
+up to 18 digits are kept as 4 or 8 bytes, the *narrow* type.
 
 Invariants
     P1  Positions ascend strictly.
@@ -156,7 +162,10 @@ def find_patch(
 def _newest(
     changes: Changes, column: ColumnSchema, snapshot: int, lower: int, upper: int, stats: ReadStats | None
 ) -> Patch:
-    """Return the patch of the rows [lower, upper) at a snapshot that is not before any change."""
+    """Return the patch of the rows [lower, upper) at `snapshot`.
+
+    snapshot: the timestamp of the newest change of the column, or a later timestamp.
+    """
     parts = [
         (rowids, _stored(values, column.type))
         for rowids, values in changes.newest(column.id, snapshot, stats, lower, upper)

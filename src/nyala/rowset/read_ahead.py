@@ -37,7 +37,7 @@ class _Wanted:
         self._places: dict[CFileReader, list[tuple[int, int]]] = {}
 
     def add(self, column: ColumnReader, lower: int, upper: int) -> None:
-        """Add the blocks of the column with the ordinals [lower, upper)."""
+        """Add the blocks with the positions [lower, upper) of `column` to the ranges to read."""
         self._places.setdefault(column.file, []).extend(column.places(lower, upper))
 
     def add_all(self, ranges: Iterable[tuple[ColumnReader, int, int]]) -> None:

@@ -78,10 +78,10 @@ class RowSetTree(LazyValues):
 
     @lazy_value
     def _bounds(self) -> tuple[list[bytes], list[bytes]]:
-        """Two lists with one encoded key per rowset, in the order of the rowsets' least keys.
+        """Two lists of encoded keys, for a binary search of the rowsets that may contain a key.
 
-        First list: the greatest key_max of this rowset and of all rowsets before it. Second list:
-        the rowset's key_min.
+        The rowsets are in the order of their least keys. Item i of the first list is the greatest
+        key of the rowsets 0 to i. Item i of the second list is the least key of rowset i.
         """
         mins = [rowset.meta.key_min for rowset in self.rowsets]
         return list(itertools.accumulate((rowset.meta.key_max for rowset in self.rowsets), max)), mins

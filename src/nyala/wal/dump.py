@@ -1,8 +1,8 @@
 """The output of `nyala wal dump` for a folder: every segment, record and group of rows of a log.
 
 Invalid bytes raise no error. The output says what is wrong, and whether the bytes are damage or the
-torn tail of an interrupted write (rule R6). Then it continues with the next segment. The example in
-docs/format/log.md is such an output.
+torn tail (the rest of an interrupted write). Then it continues with the next segment. The example
+in docs/format/log.md is such an output.
 """
 
 from __future__ import annotations

@@ -337,7 +337,8 @@ class FrameHeader:
         """Decode the header of a record or footer, from byte `index` of `data` on.
 
         The caller must still check that the timestamp, the ordinal and the log offset follow those
-        of the record before it. The salt must be the random number of the log segment.
+        of the record before it. The caller must also compare `salt` of the result with the random
+        number in the segment's header.
 
         path, offset: the file and the file offset of the header, for error messages.
         Raises: CorruptionError; StorageError for flags of a newer version.

@@ -40,10 +40,13 @@ class LogPosition:
 
 @dataclass(frozen=True)
 class PositionRecord:
-    """How far the log is published: records with timestamps ≤ `timestamp` are before `position`.
+    """How far reader processes may read the log.
 
-    synced: True: everything before `position` was durable when this record was written. If the log
-            or the catalogue ends earlier, data was lost; it is not a torn tail.
+    All log records with timestamps ≤ `timestamp` are before `position`.
+
+    synced: True: everything before `position` was durable when this position record was written. If
+            the log or the catalogue ends earlier, data was lost, which is an error.
+            False: after a power cut, the log may end earlier without an error.
     """
 
     position: LogPosition

@@ -1,9 +1,9 @@
 """Reads the log: reader processes read up to the published position, the writer reads all at open.
 
-At open the writer must distinguish two cases (rule R6). A *torn tail* is the rest of a write that a
-power cut interrupted; the writer cuts it off. *Damage* means that synced bytes have changed; the
-open fails. In this picture, b is the log offset of the first bad byte. The header of a later, good
-record says that the log was synced through s:
+At open the writer must distinguish two cases. A *torn tail* is the rest of a write that a power cut
+interrupted; the writer cuts it off. *Damage* means that synced bytes have changed; the open fails.
+In this picture, b is the log offset of the first bad byte. The header of a later, good record says
+that the log was synced through s:
 
     segment 3 (last)  ┌────────┬────────┬────────┬──xxxx──┬────────┐
                       │ good   │ good   │ good   │  bad   │ good   │
@@ -28,7 +28,7 @@ Invariants
         records of a killed process may be only in the memory of the operating system.
     V3  A reader process never cuts, and bytes before its published position are never a torn tail.
 
-Source: rules R6, P1, W1.
+Source: docs/design/rules.md, R6, P1 and W1.
 """
 
 from __future__ import annotations
@@ -94,7 +94,11 @@ class Frame:
 
 @dataclass(frozen=True)
 class TornTail:
-    """The bytes of an interrupted write, and what is wrong at the first of them."""
+    """The rest of an interrupted write at the end of a log segment.
+
+    offset: where the rest begins in the file.
+    reason: what is wrong with the bytes at `offset`.
+    """
 
     path: str
     offset: int

@@ -173,7 +173,13 @@ def encode_record(record: LogRecord) -> list[Any]:
 
 
 def decode_meta(payload: pa.Buffer, path: str | None = None, offset: int | None = None) -> tuple[Any, int]:
-    """Return the `meta` of a payload, and the offset of the first Arrow message."""
+    """Return the JSON field `meta` of a record's payload, and the offset of the first Arrow message.
+
+    `meta` describes the rows, which follow as Arrow messages. For example, it has the table and the
+    schema version of each group of rows.
+
+    path, offset: the file, and the record's offset in it, for error messages.
+    """
     try:
         (length,) = _META_LENGTH.unpack(payload[: _META_LENGTH.size].to_pybytes())
         upper = _META_LENGTH.size + length

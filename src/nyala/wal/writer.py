@@ -95,10 +95,10 @@ class _Segment:
 
 @dataclass(frozen=True)
 class _Entry:
-    """A record that waits to be written.
+    """A record that waits to be written, still without its header.
 
-    It has no header yet. The leader creates the header when it writes the record, because the
-    header says how far the log is synced then.
+    The header says up to which offset the log is synced when the record is written. So the thread
+    that writes the record creates the header at that time.
     """
 
     segment: _Segment
@@ -336,11 +336,11 @@ class LogWriter:
             return [self._closed_segments.pop(number).path for number in numbers]
 
     def close(self) -> None:
-        """Sync everything and close the segment. May be called twice.
+        """Sync everything, write the segment's footer, and close the segment. May be called twice.
 
-        After a failure the writer only closes the file. Otherwise `synced` and `written` are after
-        the footer, so the position record includes the footer. Without it, a damaged footer of the
-        last segment would look like a torn tail.
+        After an earlier failure, the writer only closes the file. Otherwise it sets `synced` and
+        `written` to the start of the next segment. The store publishes this position in a file. So
+        if the footer is damaged later, the next open reports damage, and not an interrupted write.
         Raises: the errors of `sync`.
         """
         with self._guard:

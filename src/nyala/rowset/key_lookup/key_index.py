@@ -76,9 +76,12 @@ class KeyIndex(LazyValues):
 
     @lazy_value
     def _stored(self) -> StoredKeys:
-        """The file's stored keys.
+        """The object that reads the keys in the file.
 
-        Raises: CorruptionError for missing keys; KeysError if only encoded keys are damaged.
+        A file with a composite key has a column of encoded keys (each key as one binary value),
+        besides the key columns.
+        Raises: CorruptionError if a key column is missing or has a wrong number of values;
+        KeysError if the column of encoded keys is missing or has a wrong number of values.
         """
         if len(self._key_column_ids) == 1:
             return self._dense(self._key_column(self._key_column_ids[0]))
@@ -158,7 +161,8 @@ class KeyIndex(LazyValues):
         """Return the rowid of each of these ascending keys; -1 for a key that is not in the file.
 
         Cost: reads each segment (range of rows) that may contain a key once. Reads nothing for keys
-        that the bloom filter excludes, or the least and greatest value of a key column.
+        that the bloom filter excludes. Also reads nothing for keys with a value below the least or
+        above the greatest value of a key column.
         """
         if not len(keys):
             return np.empty(0, np.int64)
@@ -214,7 +218,7 @@ class KeyIndex(LazyValues):
 
     @property
     def columns(self) -> Sequence[ColumnReader]:
-        """The columns whose rows a look-up reads to search keys."""
+        """The columns in which a look-up searches keys: key columns, or a column of encoded keys."""
         return self._stored.columns
 
     def ordinals_of_search(self, keys: EncodedKeys) -> list[tuple[ColumnReader, int, int]]:
@@ -272,11 +276,11 @@ class KeyIndex(LazyValues):
         return [] if self._cached_keys() is not None else self._stored.ordinals_of_bound(bound)
 
     def ordinals_of_segment(self, bound: bytes) -> list[tuple[ColumnReader, int, int]]:
-        """Return the rows of key columns that `range` reads last to find one bound of its key range.
+        """Return the segment (range of rows) in which `range` searches one bound of its key range.
 
-        The caller can prefetch them. Each item is (column, lower, upper): the rows [lower, upper) of
-        a key column. Call this after the data of `ordinals_of_bound` was prefetched, because this
-        method reads that data.
+        The caller can prefetch the segment. Each item is (column, lower, upper): the rows [lower,
+        upper) of a key column. The list is empty if `ordinals_of_bound` returns all data already.
+        This method reads the data that `ordinals_of_bound` returns, so prefetch that data first.
         """
         return [] if self._cached_keys() is not None else self._stored.ordinals_of_segment(bound)
 

@@ -213,7 +213,11 @@ class KeyRuns:
         return runs + _TAIL_KEY_BYTES * len(self._tail)
 
     def check(self, row_count: int) -> None:
-        """Assert that each key is there once, and the order and lengths of the sorted runs."""
+        """Assert that this index is valid.
+
+        It has each rowid below `row_count` once, and no key twice. The keys of each sorted run
+        ascend. Each run has less than half as many keys as the run before it.
+        """
         for run in self._runs:
             assert run.keys.is_strictly_ascending(), "I2: runs must ascend"
         for longer, shorter in pairwise(self._runs):

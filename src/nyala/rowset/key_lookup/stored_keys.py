@@ -102,7 +102,7 @@ class DenseKeys(LazyValues):
 
     @property
     def nbytes_of_all(self) -> float:
-        """A low estimate of the size of all keys in memory, in bytes."""
+        """About how many bytes all keys would take in memory. The real size may be larger."""
         return len(self) * _bytes_a_key(self.first_keys)
 
     @property
@@ -143,7 +143,7 @@ class DenseKeys(LazyValues):
 
     @property
     def columns(self) -> Sequence[ColumnReader]:
-        """The columns whose rows `find` reads to search keys."""
+        """The one column in which `find` searches keys."""
         return (self.column,)
 
     @property
@@ -162,10 +162,9 @@ class DenseKeys(LazyValues):
         return self._parts_of_blocks([self.first_keys.lower_bound(bound) - 1])
 
     def ordinals_of_segment(self, bound: bytes) -> list[tuple[ColumnReader, int, int]]:
-        """Return an empty list: `lower_bound` reads only what `ordinals_of_bound` lists.
+        """Return an empty list: there is nothing to prefetch after the data of `ordinals_of_bound`.
 
-        `SparseKeys` has the same method. There it lists the rows of key columns that `lower_bound`
-        reads, too.
+        `SparseKeys` has the same method. There the list has rows of key columns to prefetch.
         """
         return []
 
@@ -286,7 +285,7 @@ class SparseKeys:
 
     @property
     def nbytes_of_all(self) -> float:
-        """A low estimate of the size of all keys in memory, in bytes."""
+        """About how many bytes all keys would take in memory. The real size may be larger."""
         return self._row_count * _bytes_a_key(self._samples.first_keys)
 
     @property
@@ -324,7 +323,7 @@ class SparseKeys:
 
     @property
     def columns(self) -> Sequence[ColumnReader]:
-        """The columns whose rows `find` reads to search keys."""
+        """The key columns. `find` searches a key in their rows, after it has found the segment."""
         return self._columns
 
     @property
@@ -346,10 +345,12 @@ class SparseKeys:
         return self._samples.ordinals_of_bound(bound)
 
     def ordinals_of_segment(self, bound: bytes) -> list[tuple[ColumnReader, int, int]]:
-        """Return what `lower_bound` reads next for this bound, so that the caller can prefetch it.
+        """Return the segment (group of rows) in which `lower_bound` searches this bound.
 
-        Each item is (column, lower, upper): the rows [lower, upper) of a key column.
-        Cost: reads the block of stored keys that `ordinals_of_bound` lists.
+        The caller can prefetch the segment. It begins with the last stored key before the bound,
+        and ends before the next stored key. Each item is (column, lower, upper): the rows [lower,
+        upper) of a key column.
+        Cost: reads the block of stored keys that `ordinals_of_bound` returns.
         """
         group = self._samples.lower_bound(bound, None) - 1
         lower, upper = group << self._log2, (group + 1) << self._log2
@@ -391,9 +392,9 @@ class SparseKeys:
     def _dense_ranges(self, segments: Segments) -> list[tuple[int, int]]:
         """Return the ranges [begin, end) of keys for which `find` should read many rows as a whole.
 
-        `find` searches each key in one group of rows, which begins with a stored key. If the keys
-        need many groups of the same 131,072 rows, reading all these rows costs less than gathering
-        the groups.
+        `find` searches each key in one group of rows, which begins with a stored key. The rows of
+        the file are divided into windows of 131,072 rows, each with many groups. If the keys need
+        many groups of one window, reading the whole window costs less than gathering the groups.
 
         segments: for each key, the number of its group of rows, ascending.
         """
@@ -563,5 +564,8 @@ def _floor_of(among: SearchedKeys, keys: EncodedKeys) -> Segments:
 
 
 def _bytes_a_key(some: EncodedKeys) -> float:
-    """Return a low estimate of the size of a key in memory, in bytes, from some of the keys."""
+    """Return about how many bytes a key takes in memory. The real size may be larger.
+
+    some: some of the keys. The result is computed from these.
+    """
     return 8 if some.width is not None else 8 + float(some.sizes().mean())

@@ -177,9 +177,10 @@ class LogFollower:
         return self._checkpoint
 
     def live_slots(self) -> list[LiveSlot]:
-        """Return the objects of the log that this follower has read, from a checkpoint on.
+        """Return the place and size of each object of the log that this follower has read.
 
-        A process that becomes the writer deletes these objects when later checkpoints make them
+        If the follower began to read at a checkpoint, only the objects from there on are returned.
+        A process that becomes the writer deletes these objects when a later checkpoint makes them
         unneeded.
         """
         return list(self._live)
@@ -260,7 +261,11 @@ class LogFollower:
     # ── the start
 
     def _begin(self) -> Checkpoint | None:
-        """Go to the first slot that the newest intact checkpoint needs. Return the checkpoint."""
+        """Load the newest intact checkpoint, and go to the first object of the log to read after it.
+
+        Returns: the checkpoint; None without an intact checkpoint. Then reading begins at the start
+            of the log.
+        """
         missing: MissingFileError | None = None
         for _ in range(_LISTED_BUT_ABSENT):
             listed = self._list_checkpoints()

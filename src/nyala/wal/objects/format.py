@@ -588,13 +588,16 @@ class CheckpointHeader:
         for number, _, n in (position, log_start):
             if number > _EPOCH_NUMBER_MAX or n > _N_MAX:
                 raise CorruptionError(
-                    f"the checkpoint header names slot {n} of epoch {number}, which cannot exist", path, 0
+                    f"the checkpoint header is invalid: it names object {n} of epoch {number} (one writer's part of "
+                    f"the log), expected at most object {_N_MAX} and epoch {_EPOCH_NUMBER_MAX}",
+                    path,
+                    0,
                 )
         if log_start[::2] > position[::2]:
             raise CorruptionError(
-                f"the checkpoint has the state before (epoch, token, number) {position}, but says that "
-                f"reading of the log begins at {log_start}; records between them would be missing, so the "
-                "checkpoint is damaged",
+                f"the checkpoint is damaged: its state ends before object {position[2]} of epoch {position[0]} (one "
+                "writer's part of the log), but it says that reading of the log begins at the later object "
+                f"{log_start[2]} of epoch {log_start[0]}; the records between them would be missing",
                 path,
                 0,
             )

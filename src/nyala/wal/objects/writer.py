@@ -236,9 +236,11 @@ class ObjectLog:
             return self.appended.offset
 
     def holds_before(self, border: int) -> bool:
-        """Whether the log still has objects that end at or before the offset `border`.
+        """Whether the log still has records before the offset `border`.
 
-        border: a result of `border()`. Later checkpoints delete these objects.
+        Later checkpoints delete the objects with these records.
+
+        border: a result of `border()`: the end of the log at the time of that call.
         """
         with self._guard:
             return bool(self._live_ends) and self._live_ends[0] <= border
@@ -317,7 +319,10 @@ class ObjectLog:
         return None
 
     def _take(self) -> _Group:
-        """Encode the waiting records as the next object of the log. Only `_taker` may call this."""
+        """Encode the waiting records as the next object of the log.
+
+        Only the thread whose id is in `_taker` may call this.
+        """
         left_s = self._taken_s + self._group_interval_s - self._env.clock.monotonic_s()
         if left_s > 0:
             self._env.clock.wait(self._full, left_s)
@@ -349,7 +354,8 @@ class ObjectLog:
     def _create(self, group: _Group) -> None:
         """Create an object of the log, which has the records of a group.
 
-        Then count records as synced, up to the first object that does not exist yet.
+        Other threads create objects before and after this one at the same time. A record is synced
+        when its object and all objects before it exist. So this method then updates `synced`.
         """
         try:
             other = settle(self._env, self._objects, group.slot.key, group.body, patience_s=self._patience_s)
