@@ -111,10 +111,12 @@ class _NewDelta:
 
 @dataclass
 class _FrozenTablet:
-    """One tablet in a flush: its frozen memory, and the files that the flush writes for it.
+    """One tablet in a flush: the memory that the flush writes, and the files for it.
+
+    The memory is *frozen*: new rows go to another MemRowSet.
 
     memories: the frozen MemRowSets.
-    stores:   the frozen DeltaMemStores by rowset id, oldest first.
+    stores:   by rowset id, its frozen DeltaMemStores, oldest first.
     cut:      history before this timestamp is not written; 0: all history is written.
     targets:  for each rowset or REDO file to be written: its source in memory.
     pieces:   for each target: its path and content, which `write_pieces` gets.
