@@ -155,7 +155,7 @@ def apply_rows(store: Store, name: str, step: RestoreStep, rows: pa.Table) -> No
     """Write rows of one backup into the table `name`, as one batch.
 
     step: the backup that the rows come from. The rows of a full backup are inserted. The rows of an
-        incremental backup are changes.
+        incremental backup are applied as changes.
     """
     if step.is_full:
         keyed = store.root.table(name).schema.auto_increment is None

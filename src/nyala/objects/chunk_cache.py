@@ -353,12 +353,9 @@ class ChunkCache:
         self._account(entry, size_bytes)
 
     def _account(self, entry: CachedObject, added: int) -> None:
-        """Count bytes that were written to a cache file. Then delete cache files above the limit.
+        """Add `added` to the size of the cache in bytes, after a write to the cache file of `entry`.
 
-        The least recently used cache files are deleted first.
-
-        entry: the object of the bucket to which the cache file belongs.
-        added: the number of bytes that were written.
+        Then delete cache files, least recently used first, until the size is within the limit.
         """
         with self._lock:
             self._copied[entry.key] = entry

@@ -17,8 +17,8 @@ A split is a range of rows that a scan reads as one unit of work. There are two 
     some changes in memory    Each split computes the patch of its own rows. The next write may
                               change the result, so a shared patch would soon be out of date.
 
-The first case also needs a snapshot that is not before the newest change of the column. Decimals of
-up to 18 digits are kept as 4 or 8 bytes, the *narrow* type.
+If the snapshot is before the newest change of the column, each split computes its own patch, too.
+Decimals of up to 18 digits are kept as 4 or 8 bytes, the *narrow* type.
 
 Invariants
     P1  Positions ascend strictly.

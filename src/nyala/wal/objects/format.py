@@ -535,10 +535,11 @@ def _time(us: int) -> str:
 class CheckpointHeader:
     """The header of a checkpoint, which has the store's state at one position of the log.
 
-    position:     the slot of the first object of the log that the state does not include.
+    position:     the place of the first object of the log that the state does not include.
     previous_crc: the CRC of the log's object before `position`.
     timestamp:    the last timestamp before `position`.
-    log_start:    the first slot that an open must read. The rows of older batches are in files.
+    log_start:    the place of the first object of the log that an open must read. The rows of older
+                  batches are in files.
     """
 
     store_id: str

@@ -352,7 +352,7 @@ class ObjectLog:
             return group
 
     def _create(self, group: _Group) -> None:
-        """Create an object of the log, which has the records of a group.
+        """Create the object of the log that has the records of `group`.
 
         Other threads create objects before and after this one at the same time. A record is synced
         when its object and all objects before it exist. So this method then updates `synced`.
@@ -485,11 +485,11 @@ class ObjectLog:
             self._sweep(before, header)
 
     def _log_start(self, position: Slot, memory_timestamp_min: int | None) -> Slot:
-        """Return the first slot that an open must read if it begins with a new checkpoint.
+        """Return the place of the first log object that an open with a new checkpoint must read.
 
-        The result is never before that of the previous checkpoint.
+        The result is never before the log start of the previous checkpoint.
 
-        position: the slot of the first object that the checkpoint does not include.
+        position: the place of the first log object that the checkpoint does not include.
         memory_timestamp_min: the timestamp of the oldest row that was in no file; None: all rows
                 were in files.
         """
