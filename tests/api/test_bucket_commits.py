@@ -292,7 +292,9 @@ def test_after_a_dead_writer_an_error_has_an_unknown_outcome(
 
         sleep_s = type(env.clock).sleep_s
         monkeypatch.setattr(type(env.clock), "sleep_s", later)
-        with pytest.raises(nyala.StorageError, match=r"sending it again failed: the credentials") as raised:
+        with pytest.raises(
+            nyala.StorageError, match=r"sending the request again failed: the credentials"
+        ) as raised:
             commit_staged(URL, job, env)
         assert raised.value.outcome == "unknown"
     monkeypatch.undo()

@@ -275,7 +275,7 @@ def test_the_error_of_an_expired_moment_without_zone_mentions_utc(db: Database) 
         (lambda db: db.drop_table("nothing"), nyala.TableNotFoundError, "nothing"),
         (lambda db: db.create_table("t", {"k": "int8"}, "k"), nyala.TableExistsError, "exist_ok"),
         (lambda db: db.create_table("t", {"k": "int8"}, "k", exist_ok=True), nyala.SchemaError, "other columns"),
-        (lambda db: db.create_table("", {"k": "int8"}, "k"), nyala.InvalidArgumentError, "is empty; give it a name"),
+        (lambda db: db.create_table("", {"k": "int8"}, "k"), nyala.InvalidArgumentError, "is an empty text; use at least one character"),
         (lambda db: db.create_table("é" * 200, {"k": "int8"}, "k"), nyala.InvalidArgumentError, "256"),
         (lambda db: db.create_table("v", {"k": "double"}, "k"), nyala.SchemaError, "'k'"),
         (lambda db: db.create_table("v", {"k": "int8"}, "q"), nyala.ColumnNotFoundError, "'q'"),

@@ -197,7 +197,9 @@ def test_if_it_cannot_be_sent_again_the_outcome_is_unknown(
         with monkeypatch.context() as patch:
             patch.setattr(Store, "open", refuses)
             patch.setattr(attempts, "WAIT_S", 0.0)
-            with pytest.raises(StorageError, match=rf"not known.*sending it again failed: {error}") as raised:
+            with pytest.raises(
+                StorageError, match=rf"not known.*sending the request again failed: {error}"
+            ) as raised:
                 handover.commit_staged(str(path), job)
         assert raised.value.outcome == "unknown"
     assert handover.commit_staged(str(path), job)["inserted"] == 2

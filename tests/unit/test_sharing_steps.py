@@ -152,7 +152,9 @@ def test_a_copy_whose_answer_is_lost(tmp_path: Path) -> None:
         holder.run(TABLE)
         module, name, when = STEPS["answering"].split(":")
         holder.run(DYING + f"arm({module!r}, {name!r}, {when!r})")
-        with pytest.raises(nyala.StorageError, match=r"sending it again failed: .*already exists") as caught:
+        with pytest.raises(
+            nyala.StorageError, match=r"sending the request again failed: .*already exists"
+        ) as caught:
             db.copy_table("t", "copy")
         assert caught.value.outcome == "unknown"
         assert db["copy"].count() == 2

@@ -92,7 +92,9 @@ def decompress(code: int, data: pa.Buffer, size: int) -> pa.Buffer:
     try:
         unpacked = _codec(code).decompress(data, decompressed_size=size, memory_pool=pool())
     except (OSError, pa.ArrowException) as error:
-        raise ValueError(f"expected {_CODECS[code][0]} data, found bytes it cannot read ({error})") from error
+        raise ValueError(
+            f"expected {_CODECS[code][0]} data, found bytes that cannot be decompressed ({error})"
+        ) from error
     if unpacked.size != size:
         raise ValueError(
             f"expected {size} bytes after decompression by {_CODECS[code][0]}, found {unpacked.size}"

@@ -273,8 +273,9 @@ def apply_changes(
     """Apply change events of JSON files, one per line: events of Debezium, or rows with an
     operation.
 
-    A batch has 10,000 events. With --sequence, late and repeated events change nothing. --word
-    gives other operation words a meaning, for example I=upsert. `-` is stdin.
+    A batch has 10,000 events. With --sequence, an event changes nothing if a newer event of the
+    same key, or the same event, was applied before. --word gives other operation words a meaning,
+    for example I=upsert. `-` is stdin.
     """
     if files.count(STDIO) > 1:
         raise click.UsageError("FILE `-` (stdin) can be given only once")
@@ -459,7 +460,7 @@ class _Load:
                 error["line"] = lines.get(error["row"])
 
     def _report_stop(self, error: BaseException) -> None:
-        """Print which rows an unfinished load leaves, and drop the table if the load created it."""
+        """Print how many rows a failed load wrote, and drop the table if the load created it."""
         loaded = 0 if self.created else self._loaded()
         note = f"{loaded:,} rows are loaded and stay; the others are not." if loaded else ""
         if self.created:

@@ -105,12 +105,13 @@ def _confirm(what: str, yes: bool) -> None:
     """Ask the user for confirmation, unless `yes` is set.
 
     Raises click.UsageError if there is no terminal to ask on. what: the verb, `{}` and the object.
-    For example, "drop{} t" gives the question "Drop t?" and the error "this drops t: add --yes".
+    For example, "drop{} t" gives the question "Drop t?" and the error "this command drops t: add
+    --yes to confirm".
     """
     if yes:
         return
     if not sys.stdin.isatty():
-        raise click.UsageError(f"this {what.format('s')}: add --yes")
+        raise click.UsageError(f"this command {what.format('s')}: add --yes to confirm")
     sentence = what.format("")
     click.confirm(f"{sentence[0].upper()}{sentence[1:]}?", abort=True)
 
@@ -170,7 +171,10 @@ def drop_tag(folder: str, name: str) -> None:
 @click.option("--as", "new_name", metavar="NAME", help="A new name for the table.")
 @moment_option("--at", "A time at which the table existed, if several dropped tables had its name.")
 def undrop(folder: str, table: str, new_name: str | None, at: Any) -> None:
-    """Bring back a dropped table, with its rows and its history. `nyala table list --dropped` lists them."""
+    """Bring back a dropped table, with its rows and its history.
+
+    `nyala table list --dropped` lists the dropped tables.
+    """
     with writer(folder, maintenance=False) as database:
         found = database.undrop_table(table, new_name, at=at)
         rows = found.count()
@@ -292,7 +296,10 @@ class _TableProgress:
 def _echo_tables(
     document: dict[str, Any], seconds: float, columns: Mapping[str, Callable[[Mapping[str, Any]], str]]
 ) -> None:
-    """Print the result of `compact` or `vacuum`. columns: as for `echo_list`."""
+    """Print the result of `compact` or `vacuum`: a line for each table, or `document` with `--json`.
+
+    columns: for each heading, a function that returns the cell of a table.
+    """
     if not echo_list({**document, "seconds": round(seconds, 3)}, "tables", columns, list(columns)[1:]):
         return
     if document["waiting_files"] and not document.get("dry_run"):

@@ -62,14 +62,15 @@ def reader(folder: str, storage_options: Mapping[str, Any] | None = None) -> Ite
 
 @contextmanager
 def writer(folder: str, *, create: bool = False, maintenance: bool = True) -> Iterator[Database]:
-    """Open the store to write, and create it if it is missing and `create` is set.
+    """Open the store for writing in a `with` block.
 
+    create: create the store if it is missing; otherwise a missing store is an error.
     maintenance: whether to compact in the background.
 
     If another program has the store's folder open, the writes go through that program.
 
-    If the block fails and a new store has no table, the store is removed. A new store in a bucket
-    stays, because another process may already be its writer; a message says that it stays.
+    If the `with` block fails and a new store has no table, the store is removed. A new store in a
+    bucket stays, because another process may already be its writer; a message says that it stays.
     """
     from nyala.api.database import connect
     from nyala.env.paths import is_bucket_url
@@ -291,7 +292,10 @@ def partition_text(state: TableState) -> str:
 
 
 def readable_from(oldest: int) -> dict[str, Any]:
-    """Return the oldest readable moment for JSON documents. oldest: 0 if the whole history is readable."""
+    """Return two fields of a JSON document: the oldest readable timestamp, and the same as ISO text.
+
+    oldest: the timestamp; 0 if the whole history is readable. The text is then None.
+    """
     from nyala.cli.output import moment
 
     return {"oldest_readable": oldest, "oldest_readable_time": moment(oldest)["time"] if oldest else None}

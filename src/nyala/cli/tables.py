@@ -190,7 +190,7 @@ def describe(folder: str, table: str | None) -> None:
 
 
 def _size_text(stats: Mapping[str, Any]) -> str:
-    """Return the size in files and in memory. Rows in memory are on disk too, in the log."""
+    """Return a table's size as text, such as "3 MB in memory and in the log, 1 GB in files"."""
     in_files = f"{size(stats['bytes'])} in files"
     if not stats["memory_bytes"]:
         return in_files

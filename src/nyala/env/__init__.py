@@ -75,9 +75,9 @@ class Env:
         return not self.files.is_remote
 
     def bound(self, folder: str) -> Env:
-        """Return an environment whose `files` are the result of `Files.bind` for a store's folder.
+        """Return an environment that uses this folder, even if another folder takes its path later.
 
-        They keep using this folder, even if another one takes its path.
+        folder: the path of a store. See `Files.bind`.
 
         The caller must close `files` of the result.
         """

@@ -165,7 +165,7 @@ class Files(Protocol):
         ...
 
     def bind(self, folder: str) -> Files:
-        """Return a `Files` that keeps using this folder, even if another one takes its path.
+        """Return a `Files` that keeps using this folder, even if another folder takes its path.
 
         The folder must exist. The caller must close the result.
         """

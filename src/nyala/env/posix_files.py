@@ -378,7 +378,7 @@ class _PosixRandomFile:
         return self._path
 
     def _take(self) -> int:
-        """Return a descriptor, which must be given back."""
+        """Return an open descriptor of the file. The caller must end its use by `_give_back`."""
         if self._closed:
             raise StorageError(
                 f"cannot read {self._path}: the file is closed", path=self._path, errno=errno.EBADF

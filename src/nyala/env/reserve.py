@@ -78,7 +78,7 @@ class Reserve:
         return [os.path.join(self._folder, name) for name in self._files.list_dir(self._folder)]
 
     def has_pieces(self) -> bool:
-        """Whether the reserve has at least one piece (a file of 512 KiB)."""
+        """Whether the reserve of disk space still has a file to delete (a piece of 512 KiB)."""
         return bool(self._pieces())
 
     def grow(self, data_bytes: int) -> None:

@@ -1,13 +1,14 @@
 """Executes a request in the store's writer, whichever process that is.
 
-    send(request)          this answer is returned
-      NoWriter             no process is the writer: become it, and execute the request here
-      LockedError          a writer starts or ends: try again, for WAIT_S
-      WriterEndedError     the writer ended during the request: send it again, at most AGAIN_MAX
-                           times
+`with_writer` sends the request, and returns the writer's answer. It handles these errors:
+
+    NoWriter            no process is the writer: become it, and execute the request here
+    LockedError         a writer starts or ends: try again, for WAIT_S
+    WriterEndedError    the writer ended during the request: send the request again, at most
+                        AGAIN_MAX times
 
 A request that is sent again carries the idempotency key of its first attempt. So the next writer
-executes it only if the first writer did not (RW1 of `remote_writer`, H1 and H2 of `commits`).
+executes the request only if the first writer did not.
 """
 
 from __future__ import annotations
@@ -81,6 +82,6 @@ def with_writer(
             # A StorageError or a lock may have kept this attempt from the request.
             if lost is not None and (not keyed or isinstance(error, StorageError | LockedError)):
                 raise StorageError(
-                    f"{lost} (sending it again failed: {error})", path=path, outcome="unknown"
+                    f"{lost} (sending the request again failed: {error})", path=path, outcome="unknown"
                 ) from error
             raise

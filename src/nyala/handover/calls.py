@@ -126,7 +126,8 @@ class Incoming:
     def rows(self, place: Any) -> pa.Table:
         """Return rows of the request, after checking them.
 
-        place: what `Outgoing.add` returned: the number of an attachment, or [key, name] of a file.
+        place: what `Outgoing.add` returned: the number of an attachment; or [key, name], the key of
+            a staging folder and the name of a file in it.
         Raises: CorruptionError; ValueError, LookupError, TypeError if the request has no such rows.
         """
         if isinstance(place, int):
@@ -621,8 +622,8 @@ def answer_call(
     call = CALLS.get(name) if isinstance(name, str) else None
     if call is None or not isinstance(name, str):
         raise InvalidArgumentError(
-            f"the process that writes the store does not know the call {name!r}: use the same version of Nyala in both "
-            "processes"
+            f"the process that writes the store does not know the call {name!r}: use the same version of Nyala in that "
+            "process and in the process that called it"
         )
     store = writer.store
     with validating(f"request to {name.replace('_', ' ')}"):

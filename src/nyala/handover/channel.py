@@ -209,7 +209,7 @@ class Connection:
         if status != ACCEPTED:
             raise StorageError(
                 f"the process that writes {directory} could not read the request; nothing was done. Use the same "
-                "version of Nyala in both",
+                "version of Nyala in that process and in this one",
                 path=directory,
             )
         self._deadline_s = began_s + timeout_s
@@ -533,8 +533,10 @@ class _Wire:
     """Sends and receives frames over a connected socket.
 
     left_s: returns for how many seconds the next call may still wait for the other side.
-    memory: counts received bytes as they arrive; None: nobody counts them. The attribute
-        `taken_bytes` is the number of bytes counted so far. The caller releases them from `memory`.
+    memory: the server's count of the bytes of all its requests. Received bytes are added to it.
+        None: nobody counts them.
+    taken_bytes: the number of bytes that this object has added to `memory`. The caller must subtract
+        them again (`memory.release`).
     """
 
     def __init__(

@@ -225,7 +225,8 @@ def answer_request(store: Store, request: dict[str, Any]) -> tuple[dict[str, Any
         result = apply_job(store, request["job"])
     else:
         raise InvalidArgumentError(
-            f"unknown request to the writer: {what!r}. Use the same version of Nyala in both processes"
+            f"unknown request to the writer: {what!r}. Use the same version of Nyala in the writer and in the process "
+            "that sent the request"
         )
     return figures(result), [bytes(to_ipc(result.errors)) if result.errors else b""]
 
@@ -236,7 +237,7 @@ def _check_fields(fields: dict[str, Any], /, **kinds: Any) -> None:
         if name not in fields or not isinstance(fields[name], kind):
             raise InvalidArgumentError(
                 f"a request to the writer has an invalid {name}: {fields.get(name)!r}. Use the same version of Nyala "
-                "in both processes"
+                "in the writer and in the process that sent the request"
             )
 
 

@@ -176,7 +176,7 @@ def unpack_answer(answer: dict[str, Any], attachments: list[bytes]) -> tuple[dic
     except (LookupError, TypeError, ValueError, AttributeError) as wrong:
         error = StorageError(
             f"the answer of the process that writes the store is invalid ({type(wrong).__name__}: {wrong}): use "
-            "the same version of Nyala in both processes; it is not known whether the request was done",
+            "the same version of Nyala in that process and in this one; it is not known whether the request was done",
             outcome="unknown",
         )
     raise error

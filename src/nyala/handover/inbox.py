@@ -117,8 +117,8 @@ def _answer_of(env: Env, objects: Objects, key: str, timeout_s: float) -> tuple[
                 return _content(found, ANSWER_MAX_BYTES)
             except BrokenFrame as error:
                 raise StorageError(
-                    f"the answer of the writer of {objects.url} cannot be read ({error}): use the same version of "
-                    "Nyala in both processes",
+                    f"the answer of the writer of {objects.url} cannot be read ({error}); it is not known whether the "
+                    "request was done. Use the same version of Nyala in the writer and in this process",
                     path=f"{objects.url}/{ANSWERS_PREFIX}{key}",
                     outcome="unknown",
                 ) from None
@@ -264,7 +264,7 @@ class InboxServer:
     def _refuse(self, key: str, why: str) -> None:
         error = InvalidArgumentError(
             f"the writer of {self._objects.url} cannot read the request {key}: {why}. Use the same version of Nyala "
-            "in both processes; nothing was done"
+            "in the writer and in the process that sent the request; nothing was done"
         )
         fields, attachments = encode_error(error)
         self._answer(key, {"error": fields}, attachments)

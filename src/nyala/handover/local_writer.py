@@ -223,7 +223,7 @@ class LocalWriter:
                 raise altered_error(request.table, "was altered")
             if not pinned and since < store.history_cut(table.entry):
                 raise ConflictError(
-                    f"the history of table {table.name!r} since the begin of the transaction may be gone, because the "
+                    f"the history of table {table.name!r} since the transaction began may be gone, because the "
                     "process that kept it has ended. Nothing was written: begin again",
                     table.name,
                 )

@@ -128,9 +128,9 @@ class SharedReader(ReaderStore):
             self.forget()
 
     def forget(self) -> None:
-        """Free the memory now, and end the lease when the last scan ends.
+        """Free the memory of the loaded catalogue, and end the lease when the last scan ends.
 
-        The next view loads the store again, with a new lease.
+        The next read loads the catalogue again, with a new lease.
         """
         with self._lock:
             self._loaded = False
@@ -546,7 +546,10 @@ class RemoteMaintenance:
         self._writer = writer
 
     def status(self) -> MaintenanceStatus:
-        """Return the running, waiting and latest work, and counters since the store was opened."""
+        """Return the running, waiting and latest background work of the writer.
+
+        Its counters, such as the number of flushes, begin when the writer opens the store.
+        """
         from nyala.tablet.maintenance import status_of_fields
 
         return status_of_fields(self._writer._figures("maintenance_status", {}))
@@ -570,8 +573,8 @@ Writer: TypeAlias = LocalWriter | RemoteWriter
 class _RemotePin(Pin):
     """A pin, which keeps history for a transaction. The writer holds it until the connection ends.
 
-    If the writer ends, the transaction continues: at its commit the next writer checks that the
-    history since its begin still exists.
+    If the writer ends, the transaction continues. When it commits, the next writer checks that the
+    history since the transaction began still exists.
     """
 
     def __init__(

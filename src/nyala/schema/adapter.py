@@ -47,9 +47,11 @@ def may_be_one_column(one: pa.DataType, other: pa.DataType) -> bool:
 def adapt(array: pa.Array, wanted: pa.DataType) -> pa.Array:
     """Convert a column's values to the type that it has in another version of the schema.
 
-    If this type is narrower, values that do not fit it change. Reads that use the narrower type do
-    not return these values.
-    Nothing is copied if the types are equal, or both decimals.
+    If this type is narrower, values outside its range become other values. Only a read of an older
+    moment uses a narrower type. All values at that moment are in its range, so the read returns
+    only unchanged values.
+
+    Nothing is copied if the types are equal, or if both are decimals.
     Raises: CorruptionError if the same column cannot have had both types.
     """
     if array.type == wanted:

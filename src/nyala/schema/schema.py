@@ -203,7 +203,7 @@ def column(
     compression
         "default", "none", "lz4", "snappy", "zlib" or "zstd".
     block_size
-        Bytes of a block before encoding: 512 to 16,777,216, or a text such as "64KiB". Default: 1
+        Bytes of a block before encoding: 512 to 16,777,216, or a text such as "64KiB". Default: 2
         MiB, or 64 KiB for a primary key of one column.
     comment
         Text that is stored with the column.
@@ -629,7 +629,7 @@ def check_identifier(name: Any, what: str, limits: Limits = DEFAULT_LIMITS) -> N
     if not isinstance(name, str):
         raise SchemaError(f"{what} {name!r} is not text; use a str")
     if not name:
-        raise SchemaError(f"{what} is empty; give it a name")
+        raise SchemaError(f"{what} is an empty text; use at least one character")
     if "\0" in name:
         raise SchemaError(f"{what} {name!r} contains a NUL character; leave it out")
     try:

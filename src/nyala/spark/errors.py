@@ -64,7 +64,10 @@ def place_text(table: str, tablet: int | None) -> str:
 
 @contextlib.contextmanager
 def errors_naming(where: str) -> Iterator[None]:
-    """Add a table, or a table and tablet, to the messages of errors that the block raises."""
+    """Add `where` to the messages of Nyala's errors that the `with` block raises.
+
+    where: names a table, or a table and a tablet.
+    """
     try:
         yield
     except MissingFileError as error:
@@ -80,7 +83,10 @@ def errors_naming(where: str) -> Iterator[None]:
 
 
 def nyala_error(error: BaseException) -> Error | None:
-    """Return the Nyala error in Spark's exception, or None. If the text has several, return the last one."""
+    """Return the Nyala error that the message of Spark's exception contains, or None.
+
+    If the message contains several Nyala errors, return the last one.
+    """
     if isinstance(error, Error):
         return error
     found = _ERROR_LINE.findall(str(error))

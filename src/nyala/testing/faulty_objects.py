@@ -226,7 +226,7 @@ class FaultyObjects:
         return self._inner.client()
 
     def close(self) -> None:
-        """Carry out the late requests, and close the wrapped objects."""
+        """Carry out the requests that a fault "late" has delayed, and close the wrapped objects."""
         self.deliver()
         self._inner.close()
 

@@ -201,7 +201,10 @@ class Disk:
         self.pending = [change for change in self.pending if change.slots]
 
     def sync_all(self) -> None:
-        """Make all names durable."""
+        """Make all earlier changes of folders durable (create, rename, unlink, mkdir, rmdir).
+
+        Bytes of files that were not synced stay at risk.
+        """
         for change in self.pending:
             for folder, name, node in change.slots:
                 _put(folder.durable, name, node)

@@ -171,7 +171,12 @@ class BlockSource:
         return runs
 
     def decode(self, data: pa.Buffer, number: int, offset: int) -> ColumnBlock:
-        """Decode one block from its bytes. Raises CorruptionError."""
+        """Decode one block from its stored bytes. Raises CorruptionError.
+
+        number: the position of the block in its column. The first block has number 0.
+        offset: where the block begins in the file. It is needed for errors, and to read damaged
+            bytes again.
+        """
         footer = self._footer
         dictionary = self.dictionary(None) if footer.dictionary_length else None
         first = number << footer.rows_per_block_log2

@@ -143,11 +143,13 @@ def _decimals(
     near: npt.NDArray[np.bool_],
     size: int,
 ) -> bytes | None:
-    """Return the bytes of a block that stores the values as integers.
+    """Return the bytes of a block that stores decimal numbers as integers.
 
-    None if the block would not be smaller than `size` bytes.
+    Return None if the block would not be smaller than `size` bytes.
 
-    near: False for exceptions, the values that the block stores unchanged.
+    exponent, integers: a value of the block is its integer divided by 10^exponent.
+    near: a mask of the values that this division restores exactly. The block stores the others, the
+        exceptions, unchanged.
     """
     exceptions = np.flatnonzero(~near)
     if len(exceptions) * (_POSITION_BYTES + values.itemsize) >= size:
@@ -231,7 +233,10 @@ def _divide(integers: npt.NDArray[np.int64], exponent: int, out: npt.NDArray[Any
 
 
 def _integers(values: npt.NDArray[Any], exponent: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
-    """Return (value · 10^exponent, rounded; whether this integer decodes to the same value)."""
+    """Return value · 10^exponent as rounded integers, and a mask of those that decode exactly.
+
+    Both have one item for each value.
+    """
     with np.errstate(invalid="ignore", over="ignore"):
         scaled = np.rint(values.astype(np.float64) * _POWERS[exponent])
         fits = np.abs(scaled) <= _INTEGER_MAX

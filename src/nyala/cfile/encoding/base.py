@@ -168,5 +168,8 @@ class Encoding(abc.ABC):
 
 
 def middles(count: int) -> list[int]:
-    """Return the middle row of each quarter of a column with `count` rows."""
+    """Return four row numbers of a column with `count` rows: the middle of each quarter.
+
+    Samples of the column are taken there.
+    """
     return [(2 * quarter + 1) * count // (2 * _QUARTERS) for quarter in range(_QUARTERS)]

@@ -10,7 +10,7 @@ slower one:
     factor      a candidate is chosen before a faster one if it is smaller by this factor
     size from   how the size is estimated: from the type's width, statistics or the sample
 
-    cost  candidate            for                         factor   size from
+    cost  candidate            types                       factor   size from
     0     plain                numbers                              the type's width
     1     for                  integers, dates, decimals   1.25     statistics of four blocks
     2     rle                  bool, integers, dates       2        the sample, if runs have 2 rows or more
@@ -19,6 +19,9 @@ slower one:
     5     plain, compressed    everything                  1.25     the sample, by LZ4 or the schema's compression
     6     plain, Zstandard     everything                  1.55     the sample; only with compression "default"
     7     prefix               text, binary                4        the sample
+
+`for` is a frame of reference: each integer is stored as its difference from a line through the
+block (`forms.frame`). `alp` stores floats with few decimal digits as integers (`encoding.alp`).
 
 Reasons for the factors:
     1.25    Reading a quarter more bytes (at 12 GB/s from the page cache, 2 from a good disk) costs
@@ -135,8 +138,9 @@ def choose_encoding(
 def fastest(candidates: Sequence[Candidate]) -> Candidate | None:
     """Return the fastest candidate that is not much larger than a slower one.
 
-    "Much larger" is defined by `size_factor` and `slack_bytes` of the slower candidate. The result
-    is None if there are no candidates.
+    A candidate is much larger than a slower one if it exceeds both limits: the size of the slower one
+    times its `size_factor`, and the size of the slower one plus its `slack_bytes`. All sizes are in
+    bytes per row. The result is None if there are no candidates.
     """
     order = sorted(candidates, key=lambda candidate: candidate.cost)
 

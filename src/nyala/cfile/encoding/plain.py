@@ -118,10 +118,13 @@ def decode_binary(type: pa.DataType, block: EncodedValues) -> pa.Array:
             f"expected a header that gives 0, 1, 2 or 4 bytes to the length of each value, found a header for "
             f"{width} bytes"
         )
-    if data_length > _DATA_LENGTH_MAX or start + data_length != data.size:
+    if data_length > _DATA_LENGTH_MAX:
         raise ValueError(
-            f"expected {count} values in {data.size} bytes, at most {_DATA_LENGTH_MAX} bytes without their lengths; "
-            f"found a header for {start + data_length} bytes, {data_length} bytes without the lengths"
+            f"expected at most {_DATA_LENGTH_MAX} bytes of values in a block, found {data_length} in its header"
+        )
+    if start + data_length != data.size:
+        raise ValueError(
+            f"expected {start + data_length} bytes for {count} values, as the block's header says, found {data.size}"
         )
     if width == 0:
         length, rest = divmod(data_length, count) if count else (0, data_length)

@@ -33,7 +33,10 @@ class CodeBlock(ColumnBlock):
 
     @staticmethod
     def of(frame: Frame, dictionary: pa.Array) -> CodeBlock:
-        """Create a block of the int32 codes in `frame`. Code i is the value i of `dictionary`."""
+        """Create a block of dictionary codes. Code i has the value at position i of `dictionary`.
+
+        frame: the int32 codes of all rows, as packed integers.
+        """
         return CodeBlock(FrameBlock(frame, CODES, CODES), dictionary)
 
     @property

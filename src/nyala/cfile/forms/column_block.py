@@ -52,8 +52,8 @@ _FEW_SHARE: Final = 1 / 8
 class BlockPredicate:
     """A predicate on one column, prepared for the blocks of one column file.
 
-    numbers: the stored numbers that satisfy the test: dictionary codes, or values of a frame of
-    reference. None: values must be decoded to be tested.
+    numbers: the integers that satisfy the test: dictionary codes, or values that a block stores as
+        packed integers, such as dates. None: values must be decoded to be tested.
     """
 
     test: ColumnTest

@@ -145,11 +145,14 @@ class Frame:
     def _matching_deltas(
         self, numbers: NumberSet
     ) -> tuple[int, int] | tuple[()] | npt.NDArray[np.bool_] | None:
-        """Convert a set of values to the set of deltas that these values have in this frame.
+        """Convert a set of numbers to the deltas of the rows that have these numbers.
 
-        Returns: a range (least, greatest), both included; an empty tuple for no deltas; or a table
-        with one bool per delta. The result is None if the rows must be decoded: the delta of a
-        value depends on the row (because of the step), or deltas have too many bits for a table.
+        A delta is the packed integer of a row. The row's number is base + step · row + unit · delta.
+
+        Returns: a range (least, greatest), both included; an empty tuple if no row can have one of
+        the numbers; or an array with a bool for each possible delta. The result is None if the rows
+        must be decoded. This is the case if `step` is not 0, because the same number then has
+        another delta in each row, or if deltas have too many bits for such an array.
         """
         if numbers.is_empty:
             return ()
@@ -188,7 +191,7 @@ class Frame:
 
     def _check_line(self) -> None:
         if self.unit == 0:
-            raise ValueError("expected a unit of 1 or more, found 0")
+            raise ValueError("expected a unit of 1 or more (the factor of the packed integers), found 0")
         if not line_fits(self.form, self.base, self.step, self.row_count, self.unit * ((1 << self.bits) - 1)):
             # The bits allow a delta that does not fit, so compute the greatest delta.
             delta_max = self.unit * kernels.max_delta(self.data, self.start, self.bits, self.row_count)

@@ -21,7 +21,9 @@ _GATHER_SHARE: Final = 1 / 8
 
 
 class FrameBlock(ColumnBlock):
-    """A block of numbers in a frame of reference: each is stored as its difference from a formula.
+    """A block of numbers that stores each number as its difference from a line through the block.
+
+    The line has the value base + step · row in each row (see `Frame`).
 
     form: how the column's values are stored, and to which Arrow type they decode.
     narrow: like `form`, but decimals of 4 or 8 bytes decode to Arrow's decimal32 or decimal64. For

@@ -35,7 +35,7 @@ from nyala.schema.predicates.constraint import Constraint
 
 @dataclass(frozen=True)
 class Zone:
-    """The bounds of some values, usually of one block, and their counts of rows and NULLs."""
+    """The bounds of some values, usually of one block, and the number of rows and of NULLs."""
 
     min: Any
     max: Any
@@ -46,7 +46,7 @@ class Zone:
     max_truncated: bool = False  # max was shortened: it may be above the greatest value, or None
 
     def merge(self, other: Zone) -> Zone:
-        """Return the bounds and the counts of the values of both zones together."""
+        """Return one zone for the values of both: common bounds, and the sums of rows and NULLs."""
         if other.min is None:
             least, greatest = self, self
         elif self.min is None:
@@ -67,7 +67,7 @@ class Zone:
 
 
 def zone_of(form: Physical, stored: pa.Array) -> Zone:
-    """Return the bounds and the counts of the values in `stored`.
+    """Return the bounds of the values in `stored`, and the number of rows and of NULLs.
 
     form, stored: how the values are stored, and the values in this form (`Physical.stored_array`).
     """

@@ -12,7 +12,7 @@ is packed.
     in_table         says which rows of a frame have a delta in a set
     max_delta        returns the greatest delta of a frame
     delta_at         returns the delta of one row
-    mask_positions   writes the positions of the ones in a mask
+    mask_positions   writes the positions of the True values in a mask
     scatter          writes the values of a column without NULLs to the rows that are not NULL
     scatter_offsets  writes the Arrow offsets of text to the rows that are not NULL
     repeat_runs      writes the values of runs to their rows

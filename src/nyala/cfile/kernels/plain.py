@@ -92,11 +92,11 @@ def in_table(
 
 
 def mask_positions(mask: npt.NDArray[np.uint8], out: npt.NDArray[np.int64]) -> int:
-    """Write the positions of the ones in `mask` to `out`, ascending.
+    """Write the positions of the selected rows in `mask` to `out`, ascending.
 
-    mask: one byte per row, 0 or 1.
+    mask: one byte per row; 1 selects the row, 0 does not.
     out: must be at least one item longer than the mask.
-    Returns: the number of ones.
+    Returns: the number of selected rows.
     """
     positions = np.flatnonzero(mask)
     out[: len(positions)] = positions
@@ -261,7 +261,8 @@ def copy_entries(
     """Copy the text of each code's dictionary entry into `out`, one after another.
 
     starts, entries: where each dictionary entry begins, and the bytes of all entries.
-    ends: from `entry_ends`. The bytes of `out` after the last text are undefined.
+    ends: the Arrow offsets of the texts in `out` (from `entry_ends`): 0, then the end of each text.
+    out: the bytes after the last text are undefined.
     """
     array = pa.Array.from_buffers(pa.binary(), len(starts) - 1, [None, pa.py_buffer(starts), entries])
     size = int(ends[-1])

@@ -316,7 +316,7 @@ def _mask(bad: pa.Array) -> npt.NDArray[np.bool_]:
 
 
 def _shown(array: pa.Array, rows: Rows) -> Iterable[str]:
-    """Return the values of the rows as text for messages."""
+    """Return the values of `array` at the positions `rows` as text for messages, cut if long."""
     values = array.take(pa.array(rows))
     if pa.types.is_string(values.type):
         # Read as bytes, because the text may be invalid UTF-8.

@@ -187,7 +187,9 @@ class LongColumn:
         return np.flatnonzero((self._rows < 0) | null.take(self._rows, mode="clip"))
 
     def _failures(self, values: list[pa.Array] | None) -> Iterator[Failure]:
-        """Convert all sources, and yield the failures. Rows are positions in the joined sources.
+        """Convert the user's arrays (the sources) slice by slice, and yield the rows that fail.
+
+        The row numbers of a failure count the values of all sources, one source after another.
 
         values: receives the converted arrays; None discards them.
         """

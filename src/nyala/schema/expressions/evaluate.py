@@ -475,8 +475,10 @@ class BoundArrow(Bound):
 
 
 def _canonical(array: pa.Array) -> pa.Array:
-    """Return the array without dictionary, runs, decimal32 and decimal64, which pyarrow expressions
-    do not support.
+    """Convert the array to a type that pyarrow expressions support.
+
+    Dictionary-encoded and run-end-encoded arrays are decoded. decimal32 and decimal64 become
+    decimal128.
     """
     array = decode_runs(array)
     if pa.types.is_dictionary(array.type):

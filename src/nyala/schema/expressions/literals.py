@@ -174,7 +174,11 @@ def are_comparable(a: Literal, b: Literal) -> bool:
 
 
 def compare_literals(a: Literal, op: str, b: Literal) -> bool:
-    """Return whether `a op b` is true, for literals that `are_comparable` and not NULL."""
+    """Return whether `a op b` is true.
+
+    a, b: must not be NULL, and must have comparable types (`are_comparable`).
+    op: =, <>, <, <=, > or >=.
+    """
     if a is NAN or b is NAN:
         a, b = a is NAN, b is NAN  # NaN equals NaN and is greater than all other values
     less, equal = bool(a < b), bool(a == b)  # type: ignore[operator]  # `are_comparable`

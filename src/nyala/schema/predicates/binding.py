@@ -203,7 +203,8 @@ def bind_condition(node: Node, schema: Schema) -> Node:
 def _column_of(node: Node, schema: Schema, null: str | None = None) -> Any:
     """Return the column that a node names. For a computed value, return a new column of its type.
 
-    null: what the literal NULL becomes: None for `null=None`, a bool column for `null="bool"`.
+    null: what to return for the literal NULL, which has no type. With None, the function returns
+        None. With "bool", it returns a new column of type bool.
     """
     if isinstance(node, Column):
         return schema.by_quoted_name(node.name) if node.quoted else schema.by_name(node.name)
@@ -651,7 +652,13 @@ def _merge_equalities(parts: list[Bound]) -> list[Bound]:
 
 
 def derive_constraints(bound: Bound) -> dict[str, Constraint] | None:
-    """Return the constraints by column name, or None if the condition is TRUE in no row."""
+    """Return, by column name, the ranges or lists of values that a condition allows.
+
+    Scans skip blocks without such values. A column that may have any value is left out. The result
+    is None if the condition is TRUE in no row.
+
+    bound: the condition, checked against a schema.
+    """
     if isinstance(bound, BoundConstant):
         return {} if bound.value else None
     if isinstance(bound, BoundAnd):

@@ -199,7 +199,10 @@ class Constraint(LazyValues):
         return True
 
     def _values_admitted_by(self, other: Constraint) -> tuple[Any, ...]:
-        """Return the items of `values` that satisfy `other`, which is not empty."""
+        """Return the items of `values` that satisfy `other`.
+
+        other: must not be `EMPTY`, the constraint that no value satisfies.
+        """
         assert self.values is not None
         if other.values is not None:
             theirs = set(other._value_keys)

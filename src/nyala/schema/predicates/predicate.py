@@ -123,7 +123,10 @@ class BoundPredicate(LazyValues):
 
     @property
     def column_tests(self) -> tuple[ColumnTest, ...]:
-        """The tests that need one column each, the cheapest first."""
+        """The conditions of the predicate that use only one column each, the cheapest first.
+
+        A row satisfies the predicate if it satisfies all of them, and `rest`.
+        """
         return self._split[0]
 
     @property

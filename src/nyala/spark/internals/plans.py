@@ -3,8 +3,9 @@ estimates.
 
     LogicalRDD    declares the binary columns of a DataFrame as arrays c0, c1, …
     posexplode    makes one row per position p of c0, with the values c1[p], c2[p], …
-    Expand        changes nothing. Spark moves no other step above it, so the arrays become rows
-                  before any join. Otherwise each row would contain a copy of its arrays in a join
+    Expand        changes no row, but Spark moves no step across it. So c1[p], c2[p], … are computed
+                  before any join. Otherwise Spark may compute them after the join. Each row in the
+                  join would then contain a copy of the whole arrays
 
 Classes are looked up by their full names, because py4j would ask the JVM for each part of
 `jvm.org.apache.spark.…`.
@@ -183,7 +184,10 @@ def _size_in_files(schema: StructType, rows: int, text_bytes: Mapping[str, float
 
 
 def _unrolled(arrays: DataFrame, schema: StructType) -> DataFrame:
-    """Return one row for each position in the arrays of a row, with the arrays' values there.
+    """Return a DataFrame that has one row for each position in the arrays of a row.
+
+    For example, a row with the arrays c0 = [1, 2] and c1 = ['a', 'b'] becomes two rows: (1, 'a')
+    and (2, 'b').
 
     arrays: a DataFrame with one array column (c0, c1, …) for each field of `schema`.
     """

@@ -109,7 +109,7 @@ def _run(env: Env, job: Job) -> Output:
         # writer compacted.
         raise StorageError(
             f"a file to compact was deleted ({error.path}), because the program that started this job is no longer "
-            "the store's writer; no result of the round was installed: run the compaction again",
+            "the store's writer; the compactions that were running changed nothing: run the compaction again",
             path=error.path,
         ) from error
 

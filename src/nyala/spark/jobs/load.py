@@ -9,8 +9,8 @@
     catalogue change, and resolves again the rows whose
     keys changed after S
 
-Other writes wait only for the commit, which reads no row of the load. The shuffle about doubles the
-cost of a write, so the rows of a small DataFrame are collected into the driver (`small_frames`).
+Other writes wait only for the commit, which reads no row of the load. The shuffle roughly doubles
+the cost of a write, so the rows of a small DataFrame are collected into the driver (`small_frames`).
 
 If a key occurs several times in the DataFrame, its rows are applied in the order of the DataFrame's
 partitions, as in every write.

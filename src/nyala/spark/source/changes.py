@@ -509,7 +509,10 @@ class NyalaChangeStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return read_changes(partition, self._options, arrow_schema(self._schema))
 
     def commit(self, end: dict[str, Any]) -> None:
-        """End the leases of finished micro-batches."""
+        """End the leases of the micro-batches up to the offset `end`, which Spark has finished.
+
+        end: {"timestamp": …}, the last moment that these micro-batches contain.
+        """
         done = [lease for until, lease in self._leases if until <= end["timestamp"]]
         self._leases = [(until, lease) for until, lease in self._leases if until > end["timestamp"]]
         for lease in set(done) - {lease for _, lease in self._leases}:

@@ -198,7 +198,9 @@ def store_tokens(
 def _store_group(
     address: Address, lease: str, group: Sequence[bytes], inline_max_bytes: int
 ) -> list[TokenOrRange]:
-    """Write the largest scan tokens of a list to a file, so that the rest fit into the limit.
+    """Write the largest scan tokens of `group` to a file, so that the others fit `inline_max_bytes`.
+
+    lease: the id of the lease that keeps the file.
 
     Returns the list, in which a FileRange replaces each token that was written to the file.
     """
@@ -331,7 +333,10 @@ _opened: Final = OpenRowSets()
 
 
 def load_token(stored: TokenOrRange, address: Address) -> bytes:
-    """Return a token, also from a file. Raises HistoryExpiredError if the lease of the file has expired."""
+    """Return the scan token that `stored` is, or that is in the range of a file that `stored` names.
+
+    Raises HistoryExpiredError if the lease that kept the file has expired.
+    """
     if isinstance(stored, bytes):
         return stored
     with kept_by_lease("this read", "load again"):

@@ -244,7 +244,10 @@ def commit_files(
     overwrite: bool,
     **more: str,
 ) -> None:
-    """Commit the staged files as one batch, and write or log the result (`report`).
+    """Commit the staged files as one batch, and report the result.
+
+    Counts and failing rows are written to the folder of the option `result`. Without this option,
+    the failing rows are logged.
 
     key: the job's idempotency key. more: further fields of the job dict of
         `handover.commit_staged`.

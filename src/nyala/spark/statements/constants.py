@@ -82,9 +82,10 @@ class PendingTerm:
 
     text:     the SQL expression of the value.
     type:     the column's type.
-    slack_us: microseconds to subtract from the computed timestamp. The statement computes the value
-        again, a little later. Because months differ in length and clocks change, it may get an
-        earlier time, by less than `slack_us`.
+    slack_us: the scan uses the computed timestamp minus this number of microseconds. The statement
+        computes the timestamp again, a little later. The second timestamp may be earlier than the
+        first, but by less than `slack_us`, because months differ in length and clocks change. With
+        the earlier bound, the scan still returns all rows that the statement needs.
     """
 
     column: str
@@ -123,10 +124,11 @@ def can_be_pending(type: pa.DataType) -> bool:
 
 
 def constant_of(node: Node) -> Constant | None:
-    """Return the expression as a `Constant`; None if Spark may not compute it in an earlier query.
+    """Return the expression as a `Constant`, which Spark can compute before the statement runs.
 
-    Its value could then be another one than in the statement. Such expressions have columns, random
-    functions, or several calendar steps (intervals of days or longer) from the present moment.
+    Return None if the expression must not be computed before, because the statement could get
+    another value for it. Such expressions have columns, random functions, or several calendar steps
+    (intervals of days or longer) from the present moment.
     """
     present = _present(node)
     steps = _calendar_steps(node) if present else 0
@@ -136,9 +138,9 @@ def constant_of(node: Node) -> Constant | None:
 
 
 def _present(node: Node) -> bool | None:
-    """Whether a constant expression contains the present moment, such as `now()`.
+    """Return whether a constant expression contains the present moment, such as `now()`.
 
-    Returns None if Spark may not compute the expression before the statement runs, for example
+    Return None if the expression must not be computed before the statement runs, for example
     because it has a column.
     """
     kind = type(node).__name__
@@ -174,10 +176,11 @@ def _present(node: Node) -> bool | None:
 
 
 def _present_in_argument(node: Node) -> bool | None:
-    """Whether the argument of a cast or function contains the present moment, such as `now()`.
+    """Return whether an argument of a cast or function contains the present moment, as `now()` does.
 
-    Returns None if Spark may not compute it before the statement runs. This is also the case for
-    the present moment plus or minus days or longer units, such as `now() - INTERVAL 1 MONTH`.
+    Return None if the argument must not be computed before the statement runs. Such an argument has
+    a column, for example, or is the present moment plus or minus days or longer units, as in
+    `now() - INTERVAL 1 MONTH`.
     """
     found = _present(node)
     return None if found and _calendar_steps(node) else found
@@ -203,10 +206,11 @@ def _parses_back(node: Node) -> bool:
 
 
 def _constant(node: Node) -> bool | None:
-    """Return False if `node` is a fixed value, such as 5; None if not.
+    """Return False if the expression has a fixed value, such as 5, and None otherwise.
 
-    None means: the value depends on the present moment, or Spark may not compute it before the
-    statement runs. These are the results of `_present`, with None in place of True.
+    The results have the meaning of those of `_present`. False: the expression does not contain the
+    present moment. None: the expression is not allowed here. An expression with the present moment
+    is not allowed here either, so the result is never True.
     """
     return False if _present(node) is False else None
 

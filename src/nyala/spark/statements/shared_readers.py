@@ -70,7 +70,11 @@ class _Reader:
 
 @contextlib.contextmanager
 def shared_reader(address: Address) -> Iterator[Database]:
-    """Yield a shared open reader of a store. Raises the errors of `nyala.connect`."""
+    """Yield an open, read-only database that several statements of this process share.
+
+    It is opened by the first statement, and closed when no statement has used it for IDLE_S
+    seconds. Raises the errors of `nyala.connect`.
+    """
     reader = _acquire(address)
     try:
         yield reader.database

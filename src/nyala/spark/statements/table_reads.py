@@ -51,7 +51,8 @@ class TableRead:
     where:   the predicate of the scan, or None.
     applied: the positions [begin, end) of conditions in the text that every row of the scan
         satisfies.
-    pending: conditions for the scan whose values Spark must compute.
+    pending: comparisons of a column with an expression whose value Spark must compute first. Then
+        the scan can use them too.
     """
 
     columns: tuple[str, ...]
@@ -121,6 +122,8 @@ def _read_of(
 ) -> TableRead | None:
     """Return the columns and the predicate that one use of a table needs, or None if unclear.
 
+    text:         the statement.
+    schema:       the schema of the table.
     named:        the columns of this use that the statement names.
     alias, scope: the name of the use in its SELECT, and this SELECT.
     star_columns: the columns that `*` must have, or None if unknown.
@@ -251,14 +254,17 @@ def _is_projection(star: Node) -> bool:
 def _resolved_uses(
     scopes: Sequence[Any], plain: Mapping[str, pa.Schema]
 ) -> Iterator[tuple[str, list[Node], str, Any]]:
-    """Yield (placeholder, columns, alias, scope) for each place with a Nyala table in a statement.
+    """Yield (placeholder, columns, alias, scope) for each use of a Nyala table in a statement.
 
     A SELECT with a column whose table is unknown is skipped.
 
-    plain: by the placeholder of such a place (nyala_0, nyala_1, …), the schema of its table. Places
-        with other names are skipped.
-    columns: the columns of the table that the statement names there. A `*` is left out.
-    scope: the SELECT with its tables. alias: the table's name in this SELECT.
+    scopes: the SELECTs of the statement, in which placeholders replace the names of Nyala tables.
+    plain: the schema of each table to find, by its placeholder (nyala_0, nyala_1, …).
+
+    placeholder: the key of the table in `plain`.
+    columns: the columns that the SELECT names of this table. A `*` is left out.
+    alias: the table's name in the SELECT.
+    scope: the SELECT with its tables.
     """
     exp = sqlglot().exp
     for scope in scopes:

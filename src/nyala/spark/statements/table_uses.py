@@ -12,8 +12,8 @@ each scan must return:
     nyala_0    t AS a    columns k, v    where k > 5
     nyala_1    u         column k
 
-What Spark runs. Names of tables are replaced by DataFrames, and terms that a scan applies
-completely by TRUE (Q5):
+What Spark runs. DataFrames replace the names of tables. TRUE replaces each term that a scan
+applies completely:
 
     SELECT a.v FROM {nyala_0} AS a JOIN {nyala_1} AS `u` ON a.k = u.k WHERE TRUE
 
