@@ -149,11 +149,11 @@ class ColumnFooter(LazyValues):
 
     @property
     def sparse_key_rows_log2(self) -> int:
-        """How many encoded keys a file with this key column must store.
+        """How far apart the encoded keys that a file stores may be, as a power of two.
 
-        The result n means: the key of every 2^n-th row. Look-ups compute the other keys from this
-        column and the other key columns. 0 means every key, because reading single values of this
-        column is slow.
+        The value n means: it is enough to store the key of every 2^n-th row. Look-ups compute the
+        other keys from this column and the other key columns. 0 means that the file must store
+        every key, because reading single values of this column is slow.
         """
         return sparse_key_rows_log2(self.encoding, self.form)
 
@@ -364,12 +364,12 @@ class ColumnFooter(LazyValues):
 
 
 def sparse_key_rows_log2(encoding: Encoding, form: Physical) -> int:
-    """Return how many encoded keys a file with a composite key must store.
+    """Return how far apart the encoded keys that a file stores may be, as a power of two.
 
-    The result n means: the key of every 2^n-th row. Look-ups compute the other keys from the
-    columns of the composite key. n is 0 if this is slow, so that every key must be stored. For text, n
-    is smaller than for numbers, because keys with text take longer to compute
-    (docs/design/keys-and-look-ups.md, "Sparse keys").
+    The result n means: it is enough to store the key of every 2^n-th row. Look-ups compute the
+    other keys from the columns of the composite key. n is 0 if this is slow, so that every key must
+    be stored. For text, n is smaller than for numbers, because keys with text take longer to
+    compute (docs/design/keys-and-look-ups.md, "Sparse keys").
 
     encoding, form: how one column of the composite key is stored.
     """

@@ -5,8 +5,8 @@ An entry is of one of three kinds:
     probation  blocks that a scan read for the first time, in order of arrival. They may take a 32nd
                of the limit. An evicted block leaves its name in a list, the ghost list
     cheap      blocks that a look-up read, or that a scan read while their name was in the ghost
-               list. The least recently used block is evicted first. They are called cheap because
-               a block is decoded again at gigabytes per second
+               list. The least recently used block is evicted first. It is cheap to decode the
+               block again: this runs at gigabytes per second
     costly     values computed from several blocks (runs of changes, patches, encoded keys), and
                dictionaries, which all blocks of a column need. The least recently used value is
                evicted first
@@ -75,9 +75,9 @@ def new_owner() -> int:
 class BlockCache:
     """A cache of immutable values with a limit of bytes.
 
-    A value is found by its owner and its key. The owner is an integer that identifies the reader of
-    a column which added the value (`new_owner`). The key is any hashable object. The caller of
-    `put` gives the size of the value in bytes.
+    A value is found by its owner and its key. The owner is the number of the reader object that
+    added the value (`new_owner`). The key is any hashable object. The caller of `put` gives the
+    size of the value.
     """
 
     def __init__(self, limit_bytes: int) -> None:

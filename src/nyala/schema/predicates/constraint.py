@@ -201,7 +201,7 @@ class Constraint(LazyValues):
     def _values_admitted_by(self, other: Constraint) -> tuple[Any, ...]:
         """Return the items of `values` that satisfy `other`.
 
-        other: must not be `EMPTY`, the constraint that no value satisfies.
+        other: must not be empty (a constraint that no value satisfies).
         """
         assert self.values is not None
         if other.values is not None:

@@ -208,9 +208,8 @@ def _parses_back(node: Node) -> bool:
 def _constant(node: Node) -> bool | None:
     """Return False if the expression has a fixed value, such as 5, and None otherwise.
 
-    The results have the meaning of those of `_present`. False: the expression does not contain the
-    present moment. None: the expression is not allowed here. An expression with the present moment
-    is not allowed here either, so the result is never True.
+    This is the result of `_present`, but None also for an expression with the present moment. The
+    caller does not allow the present moment in this part of its expression.
     """
     return False if _present(node) is False else None
 
