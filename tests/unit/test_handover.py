@@ -69,7 +69,7 @@ def stage(
             "when goes with operation upsert, not with 'insert'",
         ),
         ({"newest_by": "v", "operation": "update"}, "newest_by goes with operation upsert or delete"),
-        ({"newest_by": "v", "overwrite": True}, "overwrites all rows cannot have when or newest_by"),
+        ({"newest_by": "v", "overwrite": True}, "overwrites all rows cannot have `when` or `newest_by`"),
     ],
 )
 def test_the_condition_of_a_job_is_checked(tmp_path: Path, fields: dict[str, Any], says: str) -> None:

@@ -2,7 +2,7 @@
 
     CatalogState, version 17                    CatalogChange
       tables    1 orders                          put_rowsets   9
-      tablets   1, 2 of table 1                   put_tablets   2 (more of its inserts are in files)
+      tablets   1, 2 of table 1                   put_tablets   2 (its inserts up to a later moment are in files)
       rowsets   7, 8 of tablet 2                  drop_deltas   4
       parts     5 of rowset 7                     garbage       data/2/4.redo
       deltas    4 of rowset 7
@@ -23,7 +23,7 @@ Invariants
     M5  Each schema version of a table has a start timestamp. The timestamps ascend with the
         version, and the highest version is current.
     M6  The tablets of a table are its partitions. Those that are not dropped are valid partitions:
-        they do not overlap, for example (T1, T2 and T4 of `partition.model`).
+        they do not overlap, for example (see the invariants of `partition.model`).
     M7  A delta file is UNDO or REDO, and names its columns by id.
     M8  A rowset's key_min is not greater than its key_max.
     M9  Version, ids and timestamps are far below 2^63.
@@ -33,12 +33,10 @@ Invariants
     M12 The moments at which a table or tablet was dropped and undropped ascend, and none is before
         its creation.
     M13 Each moment in a table's `tagged` is the moment of a tag.
-    T1  `timestamp_max` is not less than any timestamp that a version of the catalogue has had so
-        far.
+    T1  The field `timestamp_max` of the state never becomes smaller from one version to the next.
 
 Staged files of running jobs are not in the catalogue.
-Source: docs/design/log-and-recovery.md, "The catalogue"; docs/design/rules.md,
-R2, P2 and T1.
+Source: docs/design/log-and-recovery.md, "The catalogue"; docs/design/rules.md, rules R2, P2 and T1.
 """
 
 from __future__ import annotations

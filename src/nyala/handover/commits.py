@@ -328,7 +328,7 @@ def apply_job(store: Store, job: dict[str, Any]) -> WriteResult:
         check_operation(condition, operation)
         if job.get("overwrite"):
             raise InvalidArgumentError(
-                "a job that overwrites all rows cannot have when or newest_by: leave them out"
+                "a job that overwrites all rows cannot have `when` or `newest_by`: leave these out"
             )
     from nyala.tablet.jobs.staged_files import read_staged
 

@@ -89,7 +89,7 @@ def literal_of(value: Any) -> str:
         if isinstance(value, kinds):
             return literal(value, parse_type(name))
     raise InvalidArgumentError(
-        f"a parameter is a text, number, boolean, date, time, bytes or None here, and not {shorten(repr(value))}"
+        f"a parameter is a text, number, boolean, date, datetime, bytes or None here, and not {shorten(repr(value))}"
     )
 
 

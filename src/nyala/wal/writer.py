@@ -418,7 +418,7 @@ class LogWriter:
             )
 
     def _begin_segment(self) -> None:
-        """Let the next records go to a new segment, which starts after the old segment's footer."""
+        """Begin a new segment file for the next records. Its log offset is that of the end of the old segment."""
         old = self._segment
         start_offset = LogOffset(old.end_offset + FRAME_SIZE_BYTES)
         self._segment = _Segment(old.number + 1, start_offset, start_offset)

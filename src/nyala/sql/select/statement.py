@@ -145,8 +145,7 @@ _WORD: Final = re.compile(r"\w+")
 def columns_named(text: str, columns: Iterable[str]) -> set[str]:
     """Return the columns whose names occur in the text; all columns for `SELECT *`.
 
-    The result is an estimate, which only saves work: for example, a natural join reads columns that
-    it does not name.
+    The result is a guess of the columns that the statement reads, so that they can be prepared together. A wrong guess costs only time: a natural join, for example, also reads columns that the text does not name.
     """
     if _ALL.search(text) or not _SELECT.search(text):
         return set(columns)

@@ -115,7 +115,7 @@ def _base_of(rowset: DiskRowSet, column: ColumnSchema, lower: int, upper: int) -
 
 
 def _default_bytes(column: ColumnSchema) -> int:
-    """Return the size of the column's default, which rows from before the column existed have."""
+    """Return the size in bytes of the value that rows have if they are older than the column."""
     return int(default_array(column, 1, "read").nbytes)
 
 
