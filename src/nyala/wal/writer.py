@@ -418,7 +418,7 @@ class LogWriter:
             )
 
     def _begin_segment(self) -> None:
-        """Begin a new segment file for the next records. Its log offset is that of the end of the old segment."""
+        """Begin a new segment for the next records. Its log offset is the end of the old one."""
         old = self._segment
         start_offset = LogOffset(old.end_offset + FRAME_SIZE_BYTES)
         self._segment = _Segment(old.number + 1, start_offset, start_offset)

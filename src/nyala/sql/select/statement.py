@@ -145,7 +145,8 @@ _WORD: Final = re.compile(r"\w+")
 def columns_named(text: str, columns: Iterable[str]) -> set[str]:
     """Return the columns whose names occur in the text; all columns for `SELECT *`.
 
-    The result is a guess of the columns that the statement reads, so that they can be prepared together. A wrong guess costs only time: a natural join, for example, also reads columns that the text does not name.
+    The result is a guess of the columns that the statement reads. A wrong guess costs only time: a
+    natural join, for example, also reads columns that the text does not name.
     """
     if _ALL.search(text) or not _SELECT.search(text):
         return set(columns)
