@@ -529,7 +529,14 @@ class Connection:
             raise OperationalError(self._ended) from error
 
     def _prepare(self, operation: str) -> None:
-        """Begin or end a transaction for the statements of the text, as PEP 249 requires."""
+        """Begin a transaction before the statements in `operation`, if they need one (PEP 249).
+
+        Without autocommit, statements that read or write rows need one, except in a read-only store.
+        A statement that changes tables, such as CREATE TABLE, cannot run inside a transaction. So a
+        transaction that has written no rows is ended before it.
+        Raises: NotSupportedError, without autocommit, if statements in `operation` or earlier in the
+        transaction write rows, and another one in `operation` changes tables.
+        """
         if not isinstance(operation, str):
             raise ProgrammingError(f"execute takes the text of a statement, not {operation!r}")
         keywords = {main_keyword(tokens(text)) for text in split_statements(operation)}

@@ -1,7 +1,7 @@
 """Adapter for Harlequin, a terminal program for SQL: `harlequin --adapter nyala FOLDER`.
 
 Harlequin finds `NyalaAdapter` by its entry point. It shows the tables and columns, runs statements,
-and prints their first rows. A running program may have the store's folder open.
+and prints their first rows. It can open a store's folder that another program has open.
 
 Source: docs/how-to/shell.md, "Harlequin"; Harlequin, "Creating an Adapter".
 """

@@ -266,7 +266,7 @@ class PurgeStatus:
 
     @property
     def done(self) -> bool:
-        """Whether all replaced files were removed. Files of clones do not count."""
+        """Whether all replaced files were removed. The files of the table's clones (`clone_table`) do not count."""
         return not self.files
 
 

@@ -6,8 +6,8 @@ translates the terms to Nyala, so that the scan can skip data. It translates com
 with a constant or with another column, IN lists, prefixes and suffixes of text, IS NULL, between,
 AND and OR.
 
-The scan alone applies the terms that mean exactly the same in Nyala. This module applies the other
-terms by polars, batch by batch.
+The scan alone applies the terms that mean exactly the same in Nyala. For the other terms, this
+module calls polars to filter each batch that the scan returned.
 
     threads that read ahead:    decode splits, convert text to views, apply the other terms
     the thread of polars:       yields the frames in order, in the size that polars wants
@@ -95,12 +95,15 @@ def frames(
     n_rows: int | None,
     batch_size: int | None,
 ) -> Iterator[pl.DataFrame]:
-    """Yield the frames of a source: the columns `with_columns` of the rows that match `predicate`.
+    """Yield data frames with the columns `with_columns` of the scan's rows that match `predicate`.
+
+    polars calls this function to read a Nyala scan.
 
     n_rows: the number of rows that polars needs before it applies the predicate, as in
     `head(n).filter(…)`. (For `filter(…).head(n)` it passes no number.)
-    batch_size: the rows that polars wants per frame. A batch is divided into equal parts of at
-    least this size, but at most one per thread of polars, because each frame costs 50 to 100 µs.
+    batch_size: the number of rows that polars wants per frame. A batch is divided into equal frames
+    with at least this number of rows. There are at most as many frames as polars has threads,
+    because each frame costs 50 to 100 µs.
     """
     import polars
 
@@ -142,9 +145,9 @@ def frames(
 def _pulls_in_its_pool() -> bool:
     """Whether polars reads a source in the same threads that run its filters (before polars 2.0).
 
-    If so, two sources of one query may occupy all threads of polars while each waits for a reading
-    thread of Nyala. A filter of polars in a reading thread would wait for ever, so the reading
-    threads must not call one.
+    If so, Nyala's reading threads must not call a filter of polars. Otherwise a query could wait for
+    ever: all threads of polars wait for rows from Nyala's reading threads, while these threads wait
+    for a thread of polars that runs the filter.
     """
     import polars
 

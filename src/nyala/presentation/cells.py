@@ -159,7 +159,10 @@ def _has_odd_years(column: Any) -> bool:
 
 
 def _timestamps(column: Any) -> list[str | int | None]:
-    """Return ISO text without trailing zeros; microseconds since 1970 for years outside 1 to 9999."""
+    """Return each timestamp as ISO text, without trailing zeros of the fraction of the second.
+
+    For a year outside 1 to 9999, return the microseconds since 1970 as a number. NULL becomes None.
+    """
     import pyarrow as pa
 
     column = column.cast(pa.timestamp("us", tz="UTC"))

@@ -104,9 +104,11 @@ class Runner:
 
     @contextmanager
     def interruptible(self) -> Iterator[None]:
-        """Let Ctrl-C interrupt the statements of the block, and not the main thread.
+        """Make Ctrl-C interrupt the statements that run in the `with` block.
 
-        Has no effect outside of the main thread, which alone receives signals.
+        In the block, Ctrl-C raises no KeyboardInterrupt in the main thread. The statements run in
+        the worker thread, and `call` raises Cancelled after it has interrupted them.
+        Has no effect if the `with` block is not in the main thread, which alone receives signals.
         """
         self._cancelled.clear()
         if threading.current_thread() is not threading.main_thread():

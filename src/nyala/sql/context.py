@@ -71,7 +71,7 @@ class Context:
 
         source: the snapshot or transaction whose tables are read.
         objects: further tables by name, such as Arrow tables and data frames.
-        A SELECT about the tables themselves, such as one of `information_schema`, is executed here.
+        If `text` reads descriptions of tables, such as `information_schema`, it is executed at once.
         Raises: as `Database.sql`.
         """
         from nyala.sql.select.attached import read_attached

@@ -201,7 +201,10 @@ class Result(LazyValues, ABC):
 
     @abstractmethod
     def _count(self) -> int:
-        """Return the number of rows. A number above `ROWS_COUNTED` only means that there are more rows than that."""
+        """Return the number of rows. Counting may stop after `ROWS_COUNTED` + 1 rows.
+
+        So a result above `ROWS_COUNTED` means only that there are more than `ROWS_COUNTED` rows.
+        """
 
 
 class FixedResult(Result):

@@ -57,10 +57,10 @@ class ProgramRights:
 
 
 def of_caller() -> ProgramRights:
-    """Return the rights of the program, whose SQL can read its variables.
+    """Return the rights for SQL that a Python program passes to a public method such as `Database.sql`.
 
-    Call this function in a public method such as `Database.sql`. The variables are those of the
-    function that called the method.
+    Call this function directly in the public method. With these rights, the SQL may read the Python
+    variables of the function that called the public method.
     """
     return ProgramRights(sys._getframe(2))
 

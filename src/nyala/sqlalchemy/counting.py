@@ -4,7 +4,7 @@ A store gives values only to its own column `auto_incrementing_id`. For any othe
 first call reads the greatest value that the transaction sees, and returns the values after it. Later
 calls only check whether a greater value exists, which costs less. All connections of a process get
 different values. Two processes that insert into one table at the same time can get the same value.
-Then the second commit fails, and its program repeats it.
+Then the second commit raises an error, and the program must run that transaction again.
 
 Source: docs/reference/sqlalchemy.md, "Autoincrement keys".
 """

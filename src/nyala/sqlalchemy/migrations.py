@@ -74,7 +74,13 @@ class NyalaImpl(DefaultImpl):
         metadata_fks.clear()
 
     def autogen_column_reflect(self, inspector: Any, table: Any, column_info: Any) -> None:
-        """Add the column `auto_incrementing_id`, which reflection hides, if the program's table has it."""
+        """Add the column `auto_incrementing_id` to a reflected table, because reflection hides it.
+
+        Alembic calls this method while it compares the store with the program's metadata. The column
+        is added only if it is the table's primary key in the metadata.
+        table: the reflected table, which is changed.
+        inspector, column_info: not used.
+        """
         given = self.context_opts.get("target_metadata")
         for metadata in [given] if isinstance(given, MetaData) else given or ():
             ours = metadata.tables.get(table.name)

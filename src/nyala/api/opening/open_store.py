@@ -373,7 +373,11 @@ class OpenStore:
             )
 
     def refuse_beside_snapshot(self, what: str) -> None:
-        """Check that this process has no open `db.snapshot()`. Raises: InvalidArgumentError."""
+        """Raise InvalidArgumentError if this process has an open `db.snapshot()`.
+
+        Called before a purge, because the snapshot could still read the purged rows.
+        what: what is refused, as the beginning of the message: "table 't' cannot be purged".
+        """
         moments = [snapshot.timestamp for snapshot in self.snapshots.held() if snapshot.is_open]
         if moments:
             raise InvalidArgumentError(

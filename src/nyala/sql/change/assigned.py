@@ -68,7 +68,10 @@ class Assigned:
         return rows.select([self._old(key) for key in keys]).rename_columns(keys)
 
     def _old(self, key: str) -> str:
-        """Return the alias that `listed` gives to the old values of a key column."""
+        """Return the column name for the old values of a key column in the result of the SELECT.
+
+        key: the name of the key column.
+        """
         return self.target.unused(f"old {key}")
 
     def requests(self, statement: Statement, rows: pa.Table) -> list[Request]:

@@ -64,9 +64,9 @@ def commit(context: Context, statement: str, plan: Plan, *, checked: bool) -> Fi
     """Compute the change of a statement, and write it to the open transaction or commit it.
 
     plan: computes the change from a snapshot or transaction.
-    checked: whether the rows depend on what the table contains. If so, and another writer changes one
-        of these rows before the commit, the change is computed again.
-    Raises: ConflictError if this happens six times; errors of the plan and of writes.
+    checked: whether the written rows depend on what the table contains. If so, and another writer
+        commits one of these rows meanwhile, the change is computed again.
+    Raises: ConflictError if another writer does so six times; errors of `plan` and of writes.
     """
     if context.transaction is not None:
         change = plan(context.transaction)

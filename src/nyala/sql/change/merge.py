@@ -92,7 +92,11 @@ class _Merge(LazyValues):
     _decided: dict[Kind, pa.Table] = field(default_factory=dict)
 
     def select(self, listed: str, clause: _When) -> pa.Table:
-        """Execute `SELECT listed` over the rows that the clause takes. Returns the result."""
+        """Return the result of `SELECT listed` over the rows that the WHEN clause changes or inserts.
+
+        Each row belongs to the first WHEN clause whose condition is true for it.
+        listed: the expressions after SELECT.
+        """
         if len(self._of_kind(clause.kind)) == 1:
             joined = f"{self._joined(clause.kind)} WHERE ({clause.condition}\n)"
             return self._rows(f"SELECT {listed}\nFROM {joined}", self.rows)
@@ -366,8 +370,9 @@ def _source_columns(reader: TokenReader, merge: _Merge, action: str) -> list[tup
     """Read `[BY NAME | BY POSITION] [*]`, which means that all columns of the source are written.
 
     Returns pairs (column of the table, column of the source).
-    Raises: ColumnNotFoundError; InvalidArgumentError if the source's columns do not fit the table. It
-    is also raised for the same columns in another order, unless BY NAME or BY POSITION is given.
+    Raises: ColumnNotFoundError if the table has no column with the name that BY NAME uses.
+    Raises: InvalidArgumentError if the source and the table have different numbers of columns; also
+    if the source has the table's columns in another order, unless BY NAME or BY POSITION is given.
     """
     by_name = reader.take("BY", "NAME")
     by_position = not by_name and reader.take("BY", "POSITION")
@@ -432,10 +437,12 @@ def _insert(reader: TokenReader, merge: _Merge, clause: _When) -> None:
 
 
 def _add(merge: _Merge, action: str, requests: list[Request], old_keys: pa.Table, rows: pa.Table) -> None:
-    """Add the operations of an UPDATE or DELETE clause to the statement.
+    """Add the writes of an UPDATE or DELETE clause to `merge`, and count its rows there.
 
-    action: the value of `merge_action` in RETURNING. old_keys: the keys of the rows before the change.
-    rows: the changed rows.
+    action: "UPDATE" or "DELETE", the value of the column `merge_action` in RETURNING.
+    requests: the updates and deletes that the clause writes to the table.
+    old_keys: the keys of the rows before the change.
+    rows: the changed rows, which are kept if the statement has RETURNING.
     """
     merge.requests += requests
     merge.changed_keys.append(old_keys)

@@ -112,7 +112,11 @@ def _ranges(state: TableState) -> pa.Table:
 
 
 def _commits(context: Context, source: Source, reader: TokenReader) -> pa.Table:
-    """Return the commits, newest first."""
+    """Execute SHOW COMMITS: return one row per commit of the store or of one table, newest first.
+
+    source: the snapshot or transaction. If the statement reads the past, later commits are left out.
+    reader: the statement after SHOW COMMITS, which may contain FROM or IN with a table, and LIMIT.
+    """
     name = table_name(reader) if reader.take("FROM") or reader.take("IN") else None
     count = None
     if reader.take("LIMIT"):

@@ -1,4 +1,7 @@
-"""Executes COPY, ATTACH and DETACH. Only SQL of the embedding program may use them.
+"""Executes COPY, ATTACH and DETACH, which reach files and other stores.
+
+SQL from a program that opened the store with `connect`, or from the shell, may use these statements.
+SQL that a program receives from elsewhere, and executes with `StoreRights`, may not.
 
 Source: docs/how-to/sql.md, "Files" and "Other stores"; DuckDB, "COPY Statement".
 """

@@ -120,7 +120,11 @@ class Connection:
             return self._opened[0].cursor()
 
     def take(self, key: Hashable) -> Session | None:
-        """Return an unused session that `give_back` kept under an equal key, or None."""
+        """Return an unused DuckDB session for a statement, and no longer keep it; None if no session fits.
+
+        key: the text of the statement and all other facts on which DuckDB's plan depends. A session
+            fits if `give_back` kept it with an equal key.
+        """
         with self._lock:
             self.unused.close()
             for place in reversed(range(len(self._sessions))):

@@ -454,9 +454,10 @@ class _Finder:
             self._cut.add(names[-1].lower())
 
     def _cut_columns(self) -> None:
-        """In column names such as `public.t.k`, replace the schema by `main`, the schema that DuckDB knows.
+        """Replace the prefix `public` in column names such as `public.t.k` by DuckDB's schema `main`.
 
-        Only for tables whose name in FROM also has a schema. Adds the replacements to `edits`.
+        The other names of a store's schema, such as `nyala.public`, are replaced, too. A column name
+        is changed only if FROM also names its table with such a prefix. Adds the changes to `edits`.
         """
         if not self._cut:
             return

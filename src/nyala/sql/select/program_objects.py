@@ -90,7 +90,11 @@ def _table_of(name: str, value: Any, source: Snapshot | Transaction) -> Any:
 
 
 def _scan_of(value: Any, source: Snapshot | Transaction) -> EngineScan | None:
-    """Return the scan of a Scan or Table of Nyala. A table of the same store is read as `source` sees it."""
+    """Return the engine's scan that reads a Nyala `Scan` or `Table`; None for any other value.
+
+    source: the statement's snapshot or transaction. The scan of a `Table` of the same store reads it,
+        unless the `Table` belongs to a snapshot of its own.
+    """
     if not type(value).__module__.startswith("nyala."):
         return None
     if hasattr(value, "_view"):

@@ -1,7 +1,7 @@
-"""Interrupts the running statements of one user from another thread.
+"""Interrupts the running statements of one `SqlSession` from another thread.
 
 `interrupt` stops the DuckDB sessions of the statements, so that their SELECTs fail. It also sets a
-mark. A statement that writes checks the mark until its commit starts.
+flag in `Running`. A statement that writes checks this flag until its commit starts.
 
 Ctrl-C in the main thread needs no interrupt: DuckDB itself checks for signals between its tasks
 (`is_signal`).
@@ -38,7 +38,7 @@ def is_signal(error: RuntimeError) -> bool:
 
 
 class Running:
-    """The DuckDB sessions that execute one user's statements. Thread-safe."""
+    """The DuckDB sessions that execute the statements of one `SqlSession`. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

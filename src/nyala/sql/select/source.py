@@ -73,7 +73,8 @@ class Planning:
     def __init__(self, largest: bool = False) -> None:
         """largest: whether the table is the largest one of the statement.
 
-        If so, it also accepts predicates that each match many rows, but all together match few rows.
+        If so, its scan also applies predicates that each match many rows, if few rows match all of
+        them. DuckDB applies the predicates that the scan does not accept.
         """
         self.largest = largest
         self.found: dict[Node, Estimate] = {}
@@ -100,23 +101,28 @@ class Planning:
     def begin(self) -> None:
         """Prepare for DuckDB's next planning of the statement.
 
-        The predicates of the last planning decide which predicates the table now accepts, and which
-        row count it reports. Then the notes about the last planning are deleted.
+        Decides from the predicates of the last planning which predicates the scan will apply, and
+        which row count DuckDB will receive. Then forgets the predicates of the last planning.
         """
         self.together, self.matching = self._for_next_planning()
         self.taken, self.applied, self.offered, self.mentions = [], [], [], 0
 
     @property
     def would_change(self) -> bool:
-        """Whether the table would accept other predicates, or report another row count, if DuckDB planned again."""
+        """Whether DuckDB should plan the statement again.
+
+        True if the scan would then apply other predicates than in the last planning, or if DuckDB
+        would receive another row count.
+        """
         return self._for_next_planning() != (self.together, self.matching)
 
     def _for_next_planning(self) -> tuple[bool, float]:
         """Return (together, matching) for DuckDB's next planning, from the predicates of the last planning.
 
-        together: whether the table accepts each predicate that by itself excludes at least half of the
-            rows. True only for the statement's largest table, if few rows match all these predicates.
-        matching: the share of the table's rows that DuckDB receives as the row count.
+        together: whether the scan applies every predicate that excludes at least half of the rows. True
+            only for the statement's largest table, and only if few of its rows match all of them.
+        matching: a number from 0 to 1. DuckDB receives this number times the table's number of rows as
+            the row count.
         """
         if not self.mentions:
             return self.together, self.matching
@@ -271,7 +277,8 @@ class ScanSource:
     def begin(self) -> None:
         """Prepare the next planning or run of the statement.
 
-        Discards the column values that were kept from earlier runs to select rows of joined tables.
+        Discards the column values of this table that earlier runs kept. (A run uses them to skip rows
+        of a joined table.)
         """
         self.planning.begin()
         with self._lock:

@@ -58,7 +58,10 @@ def check_store_only(text: str) -> None:
 
 
 def _tokens_of_duckdb(text: str) -> list[tuple[int, str, str]]:
-    """Return (offset in bytes, kind, text) of each token of DuckDB, without comments."""
+    """Divide a statement into tokens with DuckDB's tokenizer, and leave out the comments.
+
+    Returns (offset in the UTF-8 bytes of `text`, DuckDB's name for the kind of token, its text).
+    """
     import duckdb
 
     encoded = text.encode()
