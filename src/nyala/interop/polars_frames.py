@@ -146,8 +146,8 @@ def _pulls_in_its_pool() -> bool:
     """Whether polars reads a source in the same threads that run its filters (before polars 2.0).
 
     If so, Nyala's reading threads must not call a filter of polars. Otherwise a query could wait for
-    ever: all threads of polars wait for rows from Nyala's reading threads, while these threads wait
-    for a thread of polars that runs the filter.
+    ever. All threads of polars may wait for rows from Nyala's reading threads. A filter in a reading
+    thread would then wait for a thread of polars.
     """
     import polars
 

@@ -440,7 +440,7 @@ def _add(merge: _Merge, action: str, requests: list[Request], old_keys: pa.Table
     """Add the writes of an UPDATE or DELETE clause to `merge`, and count its rows there.
 
     action: "UPDATE" or "DELETE", the value of the column `merge_action` in RETURNING.
-    requests: the updates and deletes that the clause writes to the table.
+    requests: the writes of the clause. An UPDATE of a key column also deletes and inserts rows.
     old_keys: the keys of the rows before the change.
     rows: the changed rows, which are kept if the statement has RETURNING.
     """
