@@ -83,7 +83,7 @@ class ColumnReader:
 
     @property
     def code(self) -> int:
-        """The number of the type on disk (`format.TYPE_*`)."""
+        """The code that the file stores for the column's type (`format.TYPE_*`)."""
         return self.footer.form.code
 
     @property
@@ -408,7 +408,10 @@ class ColumnReader:
         return predicate
 
     def _blocks_of(self, lower: int, upper: int) -> range:
-        """Return the numbers of the blocks that contain the ordinals [lower, upper), at least one."""
+        """Return the numbers of the blocks that contain the ordinals [lower, upper).
+
+        `lower` must be less than `upper`.
+        """
         shift = self.footer.rows_per_block_log2
         return range(lower >> shift, ((upper - 1) >> shift) + 1)
 

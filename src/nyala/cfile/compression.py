@@ -36,12 +36,15 @@ _EXPANSION_MAX: Final = {
 
 
 def compression_code(name: str) -> int:
-    """Return the number on disk of a compression. Raises KeyError for an unknown name."""
+    """Return the code that files store for the compression with this name.
+
+    Raises KeyError for an unknown name.
+    """
     return _CODES[name]
 
 
 def compression_name(code: int) -> str | None:
-    """Return the name of a compression, or None if its number is unknown."""
+    """Return the name of the compression with this code in files, or None for an unknown code."""
     return _NAMES.get(code)
 
 

@@ -138,7 +138,7 @@ def restore(
 
 @click.group(cls=Group)
 def backups() -> None:
-    """The backups in a folder."""
+    """Backups in a folder: list, clean."""
 
 
 @backups.command("list")

@@ -406,8 +406,10 @@ class _Load:
         self._add_lines(file, self.errors[begin:])
 
     def _row_errors(self, errors: pa.Table, file: DataFile, batch: FileBatch) -> list[dict[str, Any]]:
-        """Return the table's row errors with the row numbers of the file, and with messages that
-        name options.
+        """Return the row errors of a batch of the file, as objects for JSON.
+
+        The row numbers are those of the file. The messages name options of the command line, such
+        as `--operation upsert`, instead of Python arguments.
         """
         from nyala.presentation.cells import json_columns
 

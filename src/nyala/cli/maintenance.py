@@ -296,9 +296,12 @@ class _TableProgress:
 def _echo_tables(
     document: dict[str, Any], seconds: float, columns: Mapping[str, Callable[[Mapping[str, Any]], str]]
 ) -> None:
-    """Print the result of `compact` or `vacuum`: a line for each table, or `document` with `--json`.
+    """Print the result of `compact` or `vacuum`: a line for each table of the store.
 
-    columns: for each heading, a function that returns the cell of a table.
+    document: the result as a JSON object, which is printed if the user passed `--json`.
+    seconds: the time that the command took.
+    columns: by heading, a function that returns the text under this heading. Its argument is one
+        item of `document["tables"]`.
     """
     if not echo_list({**document, "seconds": round(seconds, 3)}, "tables", columns, list(columns)[1:]):
         return

@@ -172,10 +172,11 @@ class Files(Protocol):
         ...
 
     def watch(self, path: str) -> None:
-        """Before each later change of any file or folder, check that `path` is still the same file.
+        """Remember the file at `path`, and check before each later change that it is still there.
 
-        If it is not, the change raises StorageError. Has no effect if this object was not returned
-        by `bind`.
+        A change of any file or folder raises StorageError if another file, or none, is at `path` by
+        then. Only an object that `bind` returned, which is for one folder, does this. For another
+        object the call has no effect.
         """
         ...
 

@@ -54,7 +54,10 @@ def _in_main_thread() -> bool:
 
 
 def _hold_back() -> None:
-    """Delay all signals. If a handler raises during this call, undo the delay and raise its error."""
+    """Delay the handlers of signals until `_let_through` is called.
+
+    If a handler raises an error during this call, restore all handlers, then raise the error.
+    """
     try:
         for number in _SIGNALS:
             handler = signal.getsignal(number)
@@ -69,7 +72,10 @@ def _hold_back() -> None:
 
 
 def _let_through() -> None:
-    """End the delay: restore the handlers, and call those whose signals came. They may raise."""
+    """Restore the handlers of signals that `_hold_back` replaced.
+
+    Then call the handlers of the signals that came in between. A handler may raise.
+    """
     handlers = _State.handlers
     try:
         _restore(handlers)

@@ -297,9 +297,10 @@ class _IdleDescriptors:
     def take(self, token: int) -> int | None:
         """Remove the idle descriptor of a file from this object, and return it.
 
-        Return None if the file has no idle descriptor. The caller must `give` a descriptor back.
+        Return None if the file has no idle descriptor; the caller then opens one by `open`. After
+        its read, the caller passes the descriptor to `give`.
 
-        token: the number of the open file, from `tokens`.
+        token: the number that the open file took from the counter `tokens`.
         """
         entry = self._descriptors.pop(token, None)
         return None if entry is None else entry[0]

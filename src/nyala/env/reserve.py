@@ -71,7 +71,11 @@ class Reserve:
         self._uses = 0
 
     def bind(self, files: Files) -> None:
-        """From now on use `files`, which `Files.bind` returned for the store's folder."""
+        """Replace the `Files` object by which this reserve allocates and deletes its files.
+
+        files: the result of `Files.bind` for the store's folder. It keeps using this folder, even
+            if another folder takes the path.
+        """
         self._files = files
 
     def _pieces(self) -> list[str]:

@@ -158,9 +158,9 @@ def converted(table: TableState, request: Request) -> Request:
 def of_prepared(request: Request, table: TableState, operation: PreparedOperation) -> Request:
     """Return a request that sends the rows of an operation that this process has prepared.
 
-    Rows that the operation ignores are not sent. `Request.numbers` then has the numbers of the
-    other rows. If the table's key is auto-incrementing, the rows already have keys, which an insert
-    would not accept. So an insert becomes an upsert.
+    Rows that the operation ignores are not sent. `Request.numbers` then has the row number of each
+    sent row in the user's data, for error messages. If the table's key is auto-incrementing, the
+    rows already have keys, which an insert would not accept. So an insert becomes an upsert.
     """
     name = request.operation
     names: dict[int, str] = {column.id: column.name for column in table.schema.columns}

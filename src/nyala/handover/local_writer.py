@@ -404,7 +404,10 @@ class LocalWriter:
         return self.store.stats()
 
     def settings(self) -> dict[str, Any]:
-        """Return the settings that a process needs to share the store."""
+        """Return the writer's size limits, which each process that shares the store must use too.
+
+        The result is {"limits": the fields of `Limits`}.
+        """
         return {"limits": dataclasses.asdict(self.limits)}
 
 

@@ -83,7 +83,10 @@ _SLOW_CALLS: Final = frozenset({"compact", "vacuum", "purge", "copy_table", "clo
 
 
 class SharedReader(ReaderStore):
-    """The reader of a process that shares the store. Its views show the process's writes."""
+    """The reader of a process that shares the store: it sends its writes to the writer's process.
+
+    A state of the store that `view` returns contains all writes of this process.
+    """
 
     def __init__(
         self, env: Env, path: str, memory_limit_bytes: int, replay_limit_bytes: int, limits: Limits
@@ -93,7 +96,10 @@ class SharedReader(ReaderStore):
         super().__init__(env, path, memory_limit_bytes, replay_limit_bytes, limits)
 
     def note_written(self, timestamp: int) -> None:
-        """Make later views wait for a write of this process at this timestamp."""
+        """Make later calls of `view` wait until they can return a state with this write.
+
+        timestamp: the timestamp of a write of this process.
+        """
         with self._lock:
             self._own = max(self._own, timestamp)
 

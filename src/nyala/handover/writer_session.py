@@ -2,8 +2,9 @@
 
     begin    begin a transaction: reserve timestamps, and pin the history since then (a pin keeps it)
     hold     keep all other writers out for at most HOLD_MAX_S (`LocalWriter.alone`)
-    call     execute a call (`calls`)
-    others   commits of jobs and loads (`commits`)
+    call     execute a call of a method of `LocalWriter` (`calls`)
+
+All other requests, such as commits of jobs, are executed by `commits`.
 
 Invariants
     WS1 Pins and locks end when the client disconnects or dies. The client disconnects when its

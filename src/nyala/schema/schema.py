@@ -328,7 +328,7 @@ class Schema(LazyValues):
 
     @property
     def insert_names(self) -> tuple[str, ...]:
-        """The names of the columns that an insert may contain."""
+        """The names of the columns that an insert may contain: all but an auto-incrementing key."""
         return (
             self.names if self.auto_increment is None else tuple(n for n in self.names if n != AUTO_INCREMENT)
         )

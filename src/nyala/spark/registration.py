@@ -28,9 +28,9 @@ def register(
 ) -> None:
     """Register `format("nyala")` with a session and check the Python of its executors.
 
-    On a cluster, call it after the executors have started: reads then use as many tasks as the
-    session has cores. It runs one small job. `format("nyala")` also works without this call,
-    because Spark finds a Nyala that pip installed.
+    On a cluster, call it after the executors have started. The call counts the session's cores, and
+    later reads choose their number of tasks by this count. The call runs one small job.
+    `format("nyala")` also works without this call, because Spark finds a Nyala that pip installed.
 
     Parameters
     ----------

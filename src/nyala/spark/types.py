@@ -113,10 +113,11 @@ def _declared(type: DataType) -> str:
 
 
 def is_as_read(schema: StructType) -> bool:
-    """Whether the metadata of this schema was made for reading a Nyala table.
+    """Whether this schema is that of rows which Spark read from a Nyala table.
 
-    Nyala puts the options that identify the table into the metadata. False: the schema has no such
-    metadata, or it is that of the target table of a write.
+    The metadata of such a schema has the options of the table, and a key of Spark with the declared
+    type of a column. The schema of a write's target table has only the options, because Spark
+    removes this key. The result is False for a target table, and for a schema without metadata.
     """
     return any(IDENTITY in (field.metadata or {}) and _AS_READ in field.metadata for field in schema.fields)
 

@@ -75,7 +75,7 @@ class SmallDisk(FileWrapper):
             self._taken = max(self._capacity - size, 0)
 
     def heal(self) -> None:
-        """End the effect of `fill`: the program that filled the disk removes its files."""
+        """Give the disk room again after `fill`, as if the other program had deleted its files."""
         self._taken = self._inodes = None
 
     def check_room(self, growth: int, path: str, files: int = 0) -> None:

@@ -231,7 +231,12 @@ class BlockCache:
                 self._evict(_CHEAP if cheap else _PROBATION)
 
     def _evict(self, kind: int) -> None:
-        """Evict the next entry of a kind, and add its name to the ghost list of the kind."""
+        """Evict the first entry of this kind, which is usually the least recently used one.
+
+        Its name is added to a list of evicted entries (the ghost list).
+
+        kind: `_PROBATION`, `_CHEAP` or `_COSTLY`.
+        """
         name, (_, size_bytes) = self._entries[kind].popitem(last=False)
         self._sizes_bytes[kind] -= size_bytes
         ghosts, ghosts_max = self._ghosts, _GHOSTS_MAX

@@ -27,5 +27,5 @@ PLAIN: Final = ENCODINGS[0]
 
 
 def encoding_by_code(code: int) -> Encoding | None:
-    """Return the encoding with this number on disk, None if this version does not know the number."""
+    """Return the encoding with this code in files, or None for an unknown code."""
     return next((encoding for encoding in ENCODINGS if encoding.code == code), None)

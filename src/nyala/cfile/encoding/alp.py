@@ -284,9 +284,10 @@ def _exponent(values: npt.NDArray[Any]) -> int | None:
 
 
 def _framed(integers: npt.NDArray[Any], near: npt.NDArray[np.bool_]) -> bytes:
-    """Encode the integers in a frame of reference, and return its bytes.
+    """Return the bytes of the integers, encoded in a frame of reference (differences from a line).
 
-    near: False for exceptions. The frame stores the integer of an earlier row in their place.
+    near: a mask of the rows: False for an exception, a value that the block stores unchanged.
+        For an exception, the frame stores the integer of another row.
     """
     if not near.all():
         before = np.maximum.accumulate(np.where(near, np.arange(len(near)), -1))

@@ -91,7 +91,7 @@ class Encoding(abc.ABC):
     """A way to encode the values of a block. It has no state, so any thread may use it."""
 
     code: ClassVar[int]
-    """The encoding's number on disk."""
+    """The code that files store for the encoding (`format.ENCODING_*`)."""
     name: ClassVar[str]
     compresses: ClassVar[bool] = False
     """Whether the bytes are already compressed. Then compression "default" adds none."""

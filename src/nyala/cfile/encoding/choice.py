@@ -3,11 +3,11 @@
 If the schema names an encoding, and the type allows it, the column gets this encoding. If the
 encoding refuses the values (a dictionary refuses too many distinct values), the column is plain.
 With 'auto', statistics and one short sample decide. Each encoding offers candidates
-(`Encoding.candidates`). `fastest` chooses the fastest candidate that is not much larger than a
-slower one:
+(`Encoding.candidates`). `fastest` drops each candidate that is much larger than a slower one, and
+chooses the fastest of the others:
 
     cost        the rank by decode speed; 0 is the fastest
-    factor      a candidate is chosen before a faster one if it is smaller by this factor
+    factor      a faster candidate is dropped if it is larger than `factor` times this one's size
     size from   how the size is estimated: from the type's width, statistics or the sample
 
     cost  candidate            types                       factor   size from
@@ -25,8 +25,10 @@ block (`forms.frame`). `alp` stores floats with few decimal digits as integers (
 
 Reasons for the factors:
     1.25    Reading a quarter more bytes (at 12 GB/s from the page cache, 2 from a good disk) costs
-            less than decoding bitshuffle. But `for` decodes eight times faster than bitshuffle. So
-            bitshuffle must also be smaller than a faster candidate by more than one bit per value.
+            less than decoding bitshuffle. For narrow values a quarter is less than one bit per
+            value. This is too little for bitshuffle, which decodes eight times slower than `for`.
+            So a faster candidate is dropped in favour of bitshuffle only if it is also larger by
+            more than one bit per value.
     1.55    Zstandard decompresses three times slower than LZ4. But it halves hexadecimal text, which
             LZ4 cannot compress.
     4       Prefix decodes at a tenth of the speed of plain.

@@ -173,7 +173,12 @@ class Frame:
     def _mask(
         self, kernel: Callable[..., None], lower: int, upper: int, *deltas: Any
     ) -> npt.NDArray[np.bool_]:
-        """Return the mask that `kernel` writes for the rows [lower, upper) and these `deltas`."""
+        """Return a mask of the rows [lower, upper): True for a row whose packed integer matches.
+
+        kernel: the compiled loop that writes the mask.
+        deltas: the packed integers that match, as this kernel expects them: the least and the
+            greatest, or a table with one byte for each integer.
+        """
         out = scratch(np.uint8, upper - lower)
         kernel(self.data, self.start, self.bits, self.row_count, lower, upper, *deltas, out)
         return out.view(np.bool_)

@@ -59,6 +59,8 @@ def bloom_words(
 class BloomFilter:
     """A bloom filter in a file. A look-up reads the pages that it needs, and they stay in memory.
 
+    A page consists of adjacent blocks of the filter. A block has 32 bytes.
+
     Look-ups raise the errors of the `read` function that was passed to the constructor.
     """
 
@@ -81,7 +83,7 @@ class BloomFilter:
 
     @property
     def nbytes(self) -> int:
-        """The size of the loaded pages, in bytes."""
+        """The number of bytes of the filter that were read from the file, and are in memory now."""
         return int(self._loaded.sum()) * self._page_blocks * format.BLOOM_BLOCK_BYTES
 
     def may_contain(self, hashes: npt.NDArray[np.uint64]) -> npt.NDArray[np.bool_]:

@@ -665,9 +665,10 @@ def _read_column(name: str, values: Any) -> Any:
 def default_array(column: ColumnSchema, n: int, which: Literal["write", "read"] = "write") -> pa.Array:
     """Return an array of `n` copies of the column's default, or of NULL without a default.
 
-    which: "write": the default for an insert that omits the column, which must not be required.
-           "read": the default for rows that are older than the column. It may be missing for a
-           NOT NULL column that was dropped; then the result is NULL, which no scan returns.
+    which: "write": the default for an insert that omits the column. A NOT NULL column must have
+           this default.
+           "read": the value of rows that are older than the column. A dropped NOT NULL column may
+           have no such default. The result is then NULL, but no scan returns a dropped column.
     """
     default = column.write_default if which == "write" else column.read_default
     if default is NO_DEFAULT or default is None:

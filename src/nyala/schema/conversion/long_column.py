@@ -171,8 +171,9 @@ class LongColumn:
         return array, self._by_row(failures)
 
     def failures(self) -> list[Failure]:
-        """Convert the whole column to find the failed rows, and return only these.
+        """Return the errors of the rows whose values cannot be converted to the column's type.
 
+        Converts the whole column, and discards the converted values.
         Not supported for a slice of a column.
         """
         return self._by_row(list(self._failures(None)))

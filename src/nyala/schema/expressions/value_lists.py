@@ -5,8 +5,8 @@
     canonical(type, array)              these values in canonical form (`nyala.schema.types`)
 
 The first two functions return None for a list that they do not support, such as one with floats.
-The caller then converts the list value by value with `literals`, which also raises the errors. A
-value that the column cannot hold equals no row, so it is left out.
+The caller then converts the list value by value with `literals`, which also raises the errors. If
+the column cannot hold a value of the list, no row has this value. So the value is left out.
 
 Invariants
     L1  `values_for_column` returns the values that `literals` gives for the items one by one.

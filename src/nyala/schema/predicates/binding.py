@@ -201,7 +201,11 @@ def bind_condition(node: Node, schema: Schema) -> Node:
 
 
 def _column_of(node: Node, schema: Schema, null: str | None = None) -> Any:
-    """Return the column that a node names. For a computed value, return a new column of its type.
+    """Return the column that a node names, or a description of a computed value as a column.
+
+    The caller converts the literals that the node is compared with to the type of this column. For
+    a computed value, such as `a + 1`, the result is in no table: it has only the value's type, and
+    its text as a name for error messages.
 
     null: what to return for the literal NULL, which has no type. With None, the function returns
         None. With "bool", it returns a new column of type bool.

@@ -278,7 +278,12 @@ class Constraint(LazyValues):
         return False
 
     def check(self) -> None:
-        """Assert the invariants C1, C2 and C4 of the module."""
+        """Assert that the bounds and values are consistent.
+
+        Values must be ascending, and begin and end at the bounds. Without values, the lower bound
+        must be below the upper one. A constraint that nothing or only NULL satisfies must have
+        neither bounds nor values.
+        """
         if self.empty or self.null == "only":
             assert (self.lower, self.upper, self.values) == (None, None, None), "C2, C4"
             return
@@ -326,8 +331,8 @@ def _choose_bound(
     """Return one of two bounds, each given as (value, is inclusive). The value None means no bound.
 
     greater: return the bound with the greater value, otherwise the one with the lesser value.
-    strict:  if a bound is None or the values are equal, return the stricter bound, otherwise the
-             looser one.
+    strict:  which bound to return if a value is None, or if both values are equal. True: the bound
+             that excludes more values. False: the bound that excludes fewer values.
     """
     if a[0] is None or b[0] is None:
         if not strict:

@@ -148,7 +148,16 @@ def _frame(spark: SparkSession, plan: Any) -> DataFrame:
 
 
 def _declared(frame: DataFrame, schema: StructType, size_bytes: int) -> DataFrame:
-    """Return the DataFrame with its binary columns declared as arrays c0, c1, …, and with a size estimate."""
+    """Return the DataFrame with array columns c0, c1, … in place of binary ones.
+
+    The result also has a size estimate, by which Spark chooses how to join.
+
+    `as_arrays` wrote each binary value as the bytes of a Spark array. So only the declared type of
+    the columns changes, and no value is converted.
+
+    schema:     for each column, the type of the array's elements.
+    size_bytes: the size estimate.
+    """
     spark = frame.sparkSession
     session: Any = spark._jsparkSession
     arrays = StructType(

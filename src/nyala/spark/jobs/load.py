@@ -372,12 +372,12 @@ def _with_plain_names(frame: DataFrame) -> DataFrame:
 
 @dataclasses.dataclass(frozen=True)
 class _TaskPlan:
-    """What Spark sends to the tasks of a load: the plan, and where the task finds its tablets.
+    """What Spark sends to each task of a load.
 
-    plan:   the plan without its tablets.
+    plan:   the load's `LoadPlan`, with an empty list of tablets to keep it small.
     folder: the staging folder of the load.
-    path:   a file with one plan for each tablet.
-    ranges: for each tablet, the offset and length of its plan in this file.
+    path:   a file with one `LoadPlan` for each tablet. A task reads those of its tablets.
+    ranges: for each tablet of the load, the offset and length of its `LoadPlan` in this file.
     """
 
     address: Address

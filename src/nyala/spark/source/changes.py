@@ -212,8 +212,9 @@ def _moment(table: Table, moment: int | str, option: str) -> int:
 
 
 def change_schema(options: ChangeOptions) -> pa.Schema:
-    """Return the schema of the change feed: the columns at `options.end`, or the present columns.
+    """Return the schema of the change feed, with the table's columns at the moment `options.end`.
 
+    If `options.end` is None, the feed has the table's present columns.
     The schema's metadata lists the range partitions that were dropped since `options.start`.
     """
     with open_read_only(options.address) as db:

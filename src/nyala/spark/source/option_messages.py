@@ -87,7 +87,12 @@ def without_row_positions(errors: pa.Table) -> pa.Table:
 
 @contextlib.contextmanager
 def errors_in_options(moment: str = "at") -> Iterator[None]:
-    """Reword errors of the block or decorated method. moment: the option that replaces `at=` in messages."""
+    """Change the messages of errors that the block or decorated method raises.
+
+    The messages then name Spark's options instead of Python arguments: "option at=", not `at=`.
+
+    moment: the Spark option that messages name instead of "at", such as "endingTimestamp".
+    """
     try:
         yield
     except Error as error:

@@ -322,7 +322,10 @@ def _path(given: Mapping[str, str]) -> str:
 
 
 def _result(folder: str | None) -> str | None:
-    """Return the option `result` as an absolute path or a URL, or None if it is not set."""
+    """Return the folder for the results of a write (option `result`) as an absolute path or a URL.
+
+    Return None if the option is not set.
+    """
     return os.path.abspath(folder) if folder and not is_bucket_url(folder) else folder or None
 
 

@@ -359,7 +359,7 @@ def report(options: WriteOptions, outcome: dict[str, Any], plan: LoadPlan) -> No
 
 
 def write_errors(options: WriteOptions, errors: pa.Table) -> None:
-    """Write the failing rows to the `result` folder."""
+    """Write `errors`, one row per failing row, to errors.parquet in the folder `options.result`."""
     import pyarrow.parquet as pq
 
     assert options.result is not None

@@ -111,9 +111,10 @@ class Constant:
 
 
 def can_be_pending(type: pa.DataType) -> bool:
-    """Whether Spark may compute the value with which a column of this type is compared.
+    """Whether a column of this type may be compared with a value that Spark computes for Nyala.
 
-    True for timestamps, dates, integers and decimals.
+    For example, Spark computes the value of `now() - INTERVAL 7 DAYS` before a scan uses it. True
+    for timestamps, dates, integers and decimals.
     """
     return bool(
         pa.types.is_timestamp(type)
@@ -126,9 +127,9 @@ def can_be_pending(type: pa.DataType) -> bool:
 def constant_of(node: Node) -> Constant | None:
     """Return the expression as a `Constant`, which Spark can compute before the statement runs.
 
-    Return None if the expression must not be computed before, because the statement could get
-    another value for it. Such expressions have columns, random functions, or several calendar steps
-    (intervals of days or longer) from the present moment.
+    Return None if the value must not be computed before. For example, the expression contains a
+    column or a random function, or adds two or more intervals of days or longer to the present
+    moment. The lengths of days and months vary, and SLACK_US allows for one such interval only.
     """
     present = _present(node)
     steps = _calendar_steps(node) if present else 0
@@ -208,8 +209,8 @@ def _parses_back(node: Node) -> bool:
 def _constant(node: Node) -> bool | None:
     """Return False if the expression has a fixed value, such as 5, and None otherwise.
 
-    This is the result of `_present`, but None also for an expression with the present moment. The
-    caller does not allow the present moment in this part of its expression.
+    False means that it does not contain the present moment, as in `_present`. The result is None
+    for `now()`, because the caller does not allow the present moment in this expression.
     """
     return False if _present(node) is False else None
 

@@ -1,4 +1,5 @@
-"""Translates terms of a statement into Nyala predicates, by rule Q3 of `table_uses`.
+"""Translates terms of a statement for Spark into Nyala predicates. A term is a condition of WHERE
+or ON that is joined to others by AND.
 
     translate       translates a whole term, such as a.k > 5 AND a.s IN ('x', 'y'), or returns None
     implied_parts   for other terms: yields predicates that follow from the term. For example, from

@@ -140,7 +140,11 @@ def find_uses(
 def uses_of_all_columns(
     uses: Sequence[TableUse], schema_of: Callable[[tuple[str, ...]], pa.Schema | None]
 ) -> list[TableUse]:
-    """Return the same uses of tables, which now read all columns and all rows.
+    """Return a copy of `uses` in which each use of a table reads all columns and all rows.
+
+    A use is a place where the statement names a table. The copy is for statements whose needed
+    columns are unclear, for example because Spark rejected a first run in which a column was
+    missing.
 
     schema_of: returns the schema of a table by the parts of its name.
     """
