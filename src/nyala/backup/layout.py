@@ -309,7 +309,10 @@ def _sealed(fields: dict[str, Any]) -> bytes:
 
 
 def _read_sealed(place: Place, path: str) -> dict[str, Any]:
-    """Read fields that `_sealed` encoded. Raises: CorruptionError if the version or the CRC differs."""
+    """Read the JSON file `path` with a backup's metadata, and return its fields without the CRC.
+
+    Raises: CorruptionError if the version is not supported, or if the CRC is wrong.
+    """
     fields: dict[str, Any] = json.loads(place.env.files.read_all(path))
     if fields["version"] != VERSION:
         raise CorruptionError(

@@ -85,7 +85,10 @@ def _with_actions(
 
 
 def _in_parts(batches: Iterator[pa.Table]) -> Iterator[tuple[pa.Buffer, int]]:
-    """Yield Parquet files of about PART_BYTES, each with its number of rows."""
+    """Write the batches to Parquet files in memory, of about PART_BYTES bytes each.
+
+    Yields: for each file, its bytes and its number of rows.
+    """
     for first in batches:
         sink, rows = pa.BufferOutputStream(), 0
         with pq.ParquetWriter(sink, first.schema, compression="zstd") as writer:

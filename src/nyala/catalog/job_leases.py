@@ -65,7 +65,10 @@ def create_job_lease(env: Env, place: str, ttl_s: float, owner: str | None = Non
 
 
 def open_job_lease(env: Env, place: str, name: str) -> JobLease:
-    """Open the lease of this name. Raises: HistoryExpiredError if it has ended."""
+    """Open the lease `name` of a job. Raises: HistoryExpiredError if the lease has ended.
+
+    place: the store's folder or URL.
+    """
     bucket = bucket_of(env)
     if bucket is not None:
         return ObjectJobLease.open(bucket, name)
@@ -73,10 +76,12 @@ def open_job_lease(env: Env, place: str, name: str) -> JobLease:
 
 
 def keep_job_lease(env: Env, place: str, name: str, ttl_s: float) -> None:
-    """Renew a lease, so that it lives for `ttl_s` seconds from now.
+    """Renew the lease `name` of a job, so that it lives for about `ttl_s` seconds from now.
 
-    In a folder, it writes the lease only if less than the fraction RENEWED_BELOW of `ttl_s` is left.
+    place: the store's folder or URL.
 
+    If the store is in a bucket, each call writes the lease. If the store is in a folder, a call
+    writes the lease only if less than the fraction RENEWED_BELOW of `ttl_s` is left.
     Raises: HistoryExpiredError if the lease has ended.
     """
     lease = open_job_lease(env, place, name)
@@ -85,9 +90,11 @@ def keep_job_lease(env: Env, place: str, name: str, ttl_s: float) -> None:
 
 
 def is_living(env: Env, place: str, name: str) -> bool:
-    """Return whether this lease is still valid.
+    """Return whether the job's lease `name` has not ended yet.
 
-    If the store is in a folder and not in a bucket, this also removes a lease that has ended.
+    If the lease has ended and the store is in a folder, this function also removes the lease.
+
+    place: the store's folder or URL.
     """
     bucket = bucket_of(env)
     if bucket is not None:

@@ -227,8 +227,9 @@ class ObjectLeases:
     def oldest_needed(self) -> int | None:
         """Return the oldest version of the catalogue whose files must be kept.
 
-        A lease needs this version, or it was current within the last GRACE_S seconds. In that time
-        a read without a lease may still use it.
+        The files of a version must be kept if a lease needs the version. They must also be kept if
+        the version was current within the last GRACE_S seconds, because a read without a lease may
+        still use them.
         """
         now_s = self._env.clock.monotonic_s()
         while self._young and self._young[0][1] <= now_s - GRACE_S:

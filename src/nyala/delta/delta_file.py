@@ -487,8 +487,9 @@ class DeltaFile:
     def _records_to_read(self, column_id: int, lower: int, upper: int) -> tuple[int, int]:
         """Return the positions [begin, end) of the records to read for the rows [lower, upper).
 
-        For a column with much text, these are exactly the records of the rows. For other columns
-        they are all records of the same blocks, which costs no search.
+        For a column with much text, these are exactly the records of the rows. For other columns,
+        they are all records of the blocks that may have a record of the rows. The least and the
+        greatest rowid of each block show this, so no rowids are searched.
         """
         find = self._records_at if self.value_bytes(column_id) else self._records_of
         return find(column_id, lower, upper)

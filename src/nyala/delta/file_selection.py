@@ -4,11 +4,12 @@ A rowset that changes every day gets one file per day, and a reader opens all fi
 snapshot needs. If every new file were merged at once, all records would be rewritten every day. If
 files were never merged, there would be 365 files after a year. So a file is merged with all newer
 files under two conditions: the newer files are together at least as large, and FILES_MIN files or
-more are merged. If several files meet the conditions, the merge begins at the oldest of them:
+more are merged. If several files meet the conditions, the merge begins at the oldest of them. With
+FILES_MIN = 4:
 
     sizes, oldest first     merge
-    8  4  1 1 1             nothing: 8 > 7 and 4 > 3, and the last three are too few
-    8  4  1 1 1 1           all into 16: 8 <= 8
+    8  4  1 1 1             nothing: 8 > 4+1+1+1 and 4 > 1+1+1; three files are too few
+    8  4  1 1 1 1           all into one file of 16: 8 <= 4+1+1+1+1
 
 Invariants, for n flushes of about equal size
     C1  When no merge is due, there are at most FILES_MIN - 1 + log2(n) files. Each file before the

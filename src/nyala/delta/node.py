@@ -90,7 +90,8 @@ class _Order(NamedTuple):
 
     The sorting is done once for all columns. `run` returns the sorted changes of one column.
 
-    leaves: where the values are: in appends, or in runs that were sorted earlier.
+    leaves: the objects that have the values. Each is an `Append` (the changes of one call), or the
+        runs (sorted changes) of all columns, by column id.
     positions: for each sorted record, the position of its value in the joined values of all
         `leaves`. None: the joined values have the right order already.
     """
@@ -370,10 +371,12 @@ def _last_of(runs: Mapping[int, DeltaRun], rowid: int, snapshot: int) -> dict[in
 
 
 def _ordered(nodes: Sequence[Node]) -> _Order:
-    """Sort the records of consecutive nodes by row and time. All must have the same columns.
+    """Sort the records of consecutive nodes by row and time, and return the sorted records.
 
-    A node may consist of two smaller nodes. If any of these nodes was sorted before, the sorted
-    records in its `order` are used. Its `order` becomes None, because the result has these records.
+    nodes: all must have the same columns. Each may consist of two smaller nodes.
+
+    If a node or smaller node has sorted records in its `order`, they are used. Then its `order` is
+    set to None to free memory, because the result has the same records.
     """
     parts: list[_Order] = []
     of_parts: list[Node] = []

@@ -131,8 +131,9 @@ class DeltaRun(LazyValues):
         """Return the values at `snapshot` of the rows in [lower, upper) that this run changes.
 
         Returns: (strictly ascending rowids, values).
-        Cost: one pass over the records of these rows. Only a search if all records of the run have
-        an effect at `snapshot`.
+        Cost: one pass over the records of these rows. But if all records of the run have an effect
+        at `snapshot`, the first call makes one pass over all records. Later calls make only a
+        binary search for `lower` and `upper`.
         """
         if not self.relevant(snapshot):
             return self.rowids[:0], self.values.slice(0, 0)
@@ -284,7 +285,11 @@ def last_of_row(rowids: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_] | None:
 
 
 def _ascending(kind: DeltaKind, rowids: Rowids, timestamps: Timestamps) -> npt.NDArray[np.bool_]:
-    """Return one bool per pair of adjacent records: whether they are in strict order."""
+    """Return one bool per pair of adjacent records: whether the pair is in order.
+
+    Records ascend by row. The records of one row ascend by timestamp if `kind` is "redo", and
+    descend if it is "undo". Two records of a row with equal timestamps are not in order.
+    """
     later = timestamps[1:] > timestamps[:-1] if kind == "redo" else timestamps[1:] < timestamps[:-1]
     ordered: npt.NDArray[np.bool_] = (rowids[1:] > rowids[:-1]) | ((rowids[1:] == rowids[:-1]) & later)
     return ordered

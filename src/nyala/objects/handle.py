@@ -67,7 +67,11 @@ class Handle:
         check_usable(self.url, self._closed, self._pid)
 
     def check_key(self, key: str) -> None:
-        """Call `check`, and raise InvalidArgumentError for an invalid key."""
+        """Check the key of an object in the bucket.
+
+        Raises: InvalidArgumentError if the key is invalid; StorageError if `close` was called, or
+                if this process is a forked child.
+        """
         self.check()
         if not is_key(key):
             raise InvalidArgumentError(
@@ -76,7 +80,11 @@ class Handle:
             )
 
     def check_under(self, under: str) -> None:
-        """Call `check`, and raise InvalidArgumentError if no valid key begins with `under`."""
+        """Check the prefix `under` of the keys that are to be listed. "" is valid: all keys.
+
+        Raises: InvalidArgumentError if no valid key begins with `under`; StorageError if `close`
+                was called, or if this process is a forked child.
+        """
         self.check()
         if under:
             self.check_key(under.removesuffix("/"))

@@ -181,7 +181,7 @@ def _clock(probe: _Probe, times: list[float]) -> str:
 
 
 class _Stop(Exception):
-    """Raised by the parts of an upload, to end it in the middle."""
+    """Raised by an iterator of parts, to test that an upload that fails leaves no object."""
 
 
 def _uploads(probe: _Probe, times: list[float]) -> str:

@@ -5,7 +5,8 @@
     refused                read the object:
                              the same bytes: return None, because an earlier attempt stored them
                              other bytes: return them, because another writer was first
-                             no object: try again, after a conflict or a deletion
+                             no object: wait, and try again. Another request was in progress, or
+                               the object was deleted in the meantime.
     unknown                wait, and send the same bytes to the same key again
 
 To send the same bytes again is safe, because the bucket stores only the first. The bytes of each call

@@ -134,7 +134,12 @@ def _allowed_ranges(columns: Sequence[ColumnSchema], clamped: Sequence[Clamped])
 def _overlaps(
     ranges: Sequence[KeyRange], uppers: Sequence[bytes | None], lower: bytes | None, upper: bytes | None
 ) -> bool:
-    """Whether the range [lower, upper) overlaps one of `ranges`. uppers: the upper bound of each."""
+    """Return whether the key range [lower, upper) overlaps one of `ranges`.
+
+    ranges: in ascending order.
+    uppers: the upper bounds of `ranges`, in a list that a binary search can use.
+    lower, upper: None means no bound.
+    """
     # Only the last upper bound can be None. The first range that ends above `lower` decides.
     bounded = len(uppers) - (1 if uppers and uppers[-1] is None else 0)
     first = 0 if lower is None else bisect.bisect_right(uppers, lower, hi=bounded)  # type: ignore[type-var]

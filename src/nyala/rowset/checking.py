@@ -127,7 +127,11 @@ def _check_base(rowset: DiskRowSet) -> Iterator[Finding]:
 
 
 def _check_delta_file(rowset: DiskRowSet, file: DeltaFile, bounds: _FileBounds) -> Iterator[Finding]:
-    """Check one delta file. Add the bounds of each column's changes to the dict `bounds`."""
+    """Check one delta file, and yield the problems.
+
+    Also add an item to the dict `bounds` for each column of the file. The key is (number of the
+    file, column id). The value has the greatest rowid, and the least and greatest timestamp.
+    """
     damaged = list(_caught(file.reader.check))
     yield from damaged
     runs: dict[int, RunBounds] = {}
@@ -401,13 +405,14 @@ def _broken_chain(rowset: DiskRowSet, lives: Lives, base: Bools, from_undo: Bool
 def _late_changes(
     rowset: DiskRowSet, dead_rows: Rowids, died: Timestamps
 ) -> Iterator[tuple[tuple[int, int], int]]:
-    """Find rows that were changed after their deletion. Yield ((column id, source), row).
+    """Find rows that were changed after their deletion.
 
-    A source is a REDO file, or a sorted run of changes in memory. `source` is its number: first the
-    files are numbered, then the runs. Each column and source with such changes is yielded once,
-    with the first row that it changes too late.
+    Changes of a column are in REDO files, and in sorted runs in memory. For each column, every file
+    and run with such changes is reported once.
     dead_rows, died: the rows with a deletion in REDO, ascending, and the timestamps of the
     deletions.
+    Yields: ((column id, number), row). `number` identifies the file or run: the REDO files are 0,
+    1, 2, …, and the runs have the next numbers. `row` is the first row that was changed too late.
     """
     lower, upper = int(dead_rows[0]), int(dead_rows[-1]) + 1
     for column_id in {number for file in rowset.redo for number in file.column_ids} - {LIVENESS}:

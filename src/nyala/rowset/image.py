@@ -32,8 +32,8 @@ class RowSetImage:
     liveness:  whether each row is alive at the moment; None if all rows are.
     undo:      the UNDO records by column id, with LIVENESS; their rowids are rows of the image.
     positions: the image's row for each source row, or -1 if the image leaves the source row out.
-               The caller uses it to move changes after the moment to the new rowset. Source rows
-               with the same key have the same position.
+               The caller needs it to copy newer changes (made after the moment) to the new
+               rowset. Source rows with the same key have the same position.
     """
 
     keys: EncodedKeys
@@ -82,9 +82,9 @@ class RowSetImage:
         )
 
     def text_bytes(self, lower: int, upper: int) -> int:
-        """Return the most text that one array has in the rows [lower, upper), in bytes.
+        """Return the most bytes of text that any one array has in the rows [lower, upper).
 
-        The base values of a column are one array, and its UNDO values are another.
+        Each column has up to two arrays: one of its base values, and one of its UNDO values.
         """
         most = most_text(self.columns, lower, upper)
         for run in self.undo.values():
@@ -110,10 +110,12 @@ class RowSetImage:
         return image if needed.all() else image._only(np.flatnonzero(needed))
 
     def without_past_of(self, rows: Rowids, until: int) -> RowSetImage:
-        """Return the image without the history of these rows up to `until`, when they were deleted.
+        """Return the image without the history of these rows up to the timestamp `until`.
+
+        until: a timestamp at which all these rows were dead. MAX_TIMESTAMP: leave out all of them.
 
         A row that is still dead is left out. A row that was inserted again after `until` keeps its
-        values from that insertion on. If `until` is MAX_TIMESTAMP, all these rows are left out.
+        values from that insertion on.
         """
         mine = np.zeros(self.row_count, np.bool_)
         mine[rows] = True

@@ -299,7 +299,10 @@ class MemRowSet:
 
     @property
     def key_runs(self) -> KeyRuns:
-        """The current key index, for callers that hold the commit lock."""
+        """The index that finds rowids by key, with all rows that were inserted so far.
+
+        The caller must hold the commit lock.
+        """
         return self._state.keys
 
     @property

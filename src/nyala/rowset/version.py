@@ -16,9 +16,10 @@ its end, with timestamps that no reader may see yet. `disk_rowset` reads rows an
 
 Invariants
     X2  For each column, the UNDO files, REDO files and DeltaMemStores do not overlap in time. UNDO
-        is oldest, then come REDO, frozen and deltas. REDO, frozen and deltas have this order also
-        across columns. UNDO files do not. A major delta compaction turns the REDO of some columns
-        into UNDO, while other columns still have REDO of the same time.
+        is oldest, then come REDO, frozen and deltas. The changes of different columns follow this
+        order too, with one exception: an UNDO change of one column may be newer than a REDO change
+        of another. The reason is that a major delta compaction turns the REDO of some columns into
+        UNDO.
     X4  If neither the base file nor a part has a column, it was added to the table later. Its base
         value is its `read_default`, the value of rows that are older than the column.
 

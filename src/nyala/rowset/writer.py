@@ -122,11 +122,14 @@ def write_rowset(
 
 
 def filter_bits_per_key(row_bytes: float) -> int:
-    """Return the bits per key of the bloom filter for rows of this size on disk; 0: no filter.
+    """Return the number of bits per key for a rowset's bloom filter; 0: no filter.
 
-    A filter has as many bits per key as a row has bytes, within limits. So it adds an eighth to the
-    size. Rows of less than two bytes get no filter: it would add a third or more. Such short rows
-    have nearly consecutive keys, which are cheap to search.
+    row_bytes: the average size of a row on disk.
+
+    A filter has as many bits per key as a row has bytes, but at least 8 and at most 16. So for rows
+    of 8 to 16 bytes, it adds an eighth to the size. Rows of less than two bytes get no filter,
+    because 8 bits per key would add more than half. Such short rows have nearly consecutive keys,
+    which are cheap to search without a filter.
     """
     if row_bytes < _FILTERED_ROW_BYTES_MIN:
         return 0

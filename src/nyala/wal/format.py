@@ -8,9 +8,9 @@
     ^ start_offset   ^ log_offset                                ^ only in a closed segment
 
 All integers are little-endian. A *file offset* counts bytes from the beginning of a segment. A *log
-offset* counts bytes from the beginning of the log, over the headers and footers of all segments:
-log offset = start_offset + file offset. A segment starts at the log offset where the one before it
-ended.
+offset* counts bytes from the beginning of the log, including the headers and footers of all
+segments: log offset = start_offset + file offset. A segment starts at the log offset where the
+segment before it ended.
 
 Invariants (checked on write and on read)
     L1  Record headers, payloads and the footer start at multiples of 8 bytes, with no bytes between
@@ -384,7 +384,13 @@ class FrameHeader:
 
 
 def encode_footer(salt: int, log_offset: LogOffset, timestamp: int, record_count: int) -> bytes:
-    """Return the footer of a segment that ends at `log_offset`; everything before it is synced."""
+    """Return the footer of a segment, as bytes. All records of the segment must be synced before.
+
+    salt: the random number of the segment, which all its headers contain.
+    log_offset: where the footer begins.
+    timestamp: the timestamp of the last record.
+    record_count: the number of records in the segment.
+    """
     return FrameHeader(
         kind="footer",
         salt=salt,

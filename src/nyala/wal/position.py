@@ -140,7 +140,10 @@ def write_position(files: Files, path: str, record: PositionRecord, *, durably: 
 
 
 def read_position(files: Files, path: str) -> PositionRecord | None:
-    """Return the record; None if the file does not exist or is damaged."""
+    """Read the position record from the file `path`. It says how far readers may read the log.
+
+    Returns: the record; None if the file does not exist or is damaged.
+    """
     for _ in range(_READ_ATTEMPTS):
         try:
             return PositionRecord.decode(files.read_all(path), path)

@@ -479,7 +479,10 @@ class LogWriter:
                 self._condition.notify_all()
 
     def _write_group(self, entries: list[_Entry]) -> None:
-        """Append the records to their segment with one call. Close the previous segment first."""
+        """Append the records to their segment (file of the log) with one call.
+
+        If they are the first records of the segment, close the previous segment first.
+        """
         segment = entries[0].segment
         assert entries[-1].segment is segment, "a group must be in one segment"
         if self._written_segment is not segment:

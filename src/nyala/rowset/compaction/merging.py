@@ -75,11 +75,14 @@ class _Lives:
     older: npt.NDArray[np.int64]
 
     def hold(self, rows: Rowids, times: Timestamps) -> npt.NDArray[np.bool_]:
-        """Return for each row whether its time is between an insertion and the next deletion.
+        """Return one bool per record: whether its row was alive at its time.
 
-        The moment of the insertion is not inside. The moment of the deletion is inside, because a
-        delete may also change a value of the row. (`apply_changes(sequence=…)` stores the number of
-        the newest change in a column, also for deletes.)
+        rows, times: the row and the timestamp of each record.
+
+        A row is alive from an insertion to the next deletion. For a record at the time of the
+        insertion, the result is False. At the time of the deletion it is True, because a delete may
+        also change a value of the row. (`apply_changes(sequence=…)` stores the number of the newest
+        change in a column, also for deletes.)
         """
         count = len(self.rows)
         order = np.lexsort(

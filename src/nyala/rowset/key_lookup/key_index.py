@@ -222,7 +222,7 @@ class KeyIndex(LazyValues):
         return self._stored.columns
 
     def ordinals_of_search(self, keys: EncodedKeys) -> list[tuple[ColumnReader, int, int]]:
-        """Return what `find` reads first for these keys, so that the caller can prefetch it.
+        """Return a list of the parts of columns to prefetch before `find` searches these keys.
 
         These are parts of the bloom filter, and of the stored keys. Each item is (column, lower,
         upper): the positions [lower, upper) in a column of the file.
@@ -268,19 +268,25 @@ class KeyIndex(LazyValues):
         return keys if outside is None else keys.take(np.flatnonzero(~outside))
 
     def ordinals_of_bound(self, bound: bytes) -> list[tuple[ColumnReader, int, int]]:
-        """Return the data that `range` reads first to find one bound of its key range.
+        """Return a list of the parts of columns to prefetch before `range` searches `bound`.
 
-        The caller can prefetch the data. Each item is (column, lower, upper): the positions [lower,
-        upper) in a column of the file.
+        bound: the lower or upper bound of the key range.
+
+        Each item is (column, lower, upper): the positions [lower, upper) in a column of the file.
+        `ordinals_of_segment` returns the parts to prefetch after these.
         """
         return [] if self._cached_keys() is not None else self._stored.ordinals_of_bound(bound)
 
     def ordinals_of_segment(self, bound: bytes) -> list[tuple[ColumnReader, int, int]]:
-        """Return the segment (range of rows) in which `range` searches one bound of its key range.
+        """Return a list of the parts of key columns in which `range` searches `bound`.
 
-        The caller can prefetch the segment. Each item is (column, lower, upper): the rows [lower,
-        upper) of a key column. The list is empty if `ordinals_of_bound` returns all data already.
-        This method reads the data that `ordinals_of_bound` returns, so prefetch that data first.
+        The caller can prefetch these parts. But it should first prefetch the parts from
+        `ordinals_of_bound`, because this method reads them.
+
+        bound: the lower or upper bound of the key range.
+
+        Each item is (column, lower, upper): the rows [lower, upper) of a key column. The list is
+        empty if `range` needs only the parts from `ordinals_of_bound`.
         """
         return [] if self._cached_keys() is not None else self._stored.ordinals_of_segment(bound)
 

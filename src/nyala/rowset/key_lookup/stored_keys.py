@@ -155,14 +155,14 @@ class DenseKeys(LazyValues):
         return []
 
     def ordinals_of_bound(self, bound: bytes) -> list[tuple[ColumnReader, int, int]]:
-        """Return what `lower_bound` reads for this bound, so that the caller can prefetch it.
+        """Return a list of the parts to prefetch before `lower_bound` searches this bound.
 
         Each item is (column, lower, upper): the positions [lower, upper) in the column of keys.
         """
         return self._parts_of_blocks([self.first_keys.lower_bound(bound) - 1])
 
     def ordinals_of_segment(self, bound: bytes) -> list[tuple[ColumnReader, int, int]]:
-        """Return an empty list: there is nothing to prefetch after the data of `ordinals_of_bound`.
+        """Return an empty list: `lower_bound` reads only the parts from `ordinals_of_bound`.
 
         `SparseKeys` has the same method. There the list has rows of key columns to prefetch.
         """
@@ -323,7 +323,7 @@ class SparseKeys:
 
     @property
     def columns(self) -> Sequence[ColumnReader]:
-        """The key columns. `find` searches a key in their rows, after it has found the segment."""
+        """The key columns. `find` compares a key with their values in one group of rows."""
         return self._columns
 
     @property
@@ -338,18 +338,18 @@ class SparseKeys:
         return self._samples._parts_of_blocks(np.unique(self._samples.segments(keys)).tolist())
 
     def ordinals_of_bound(self, bound: bytes) -> list[tuple[ColumnReader, int, int]]:
-        """Return what `lower_bound` reads first for this bound, so that the caller can prefetch it.
+        """Return a list of the parts to prefetch before `lower_bound` searches this bound.
 
         Each item is (column, lower, upper): the positions [lower, upper) in the column of keys.
         """
         return self._samples.ordinals_of_bound(bound)
 
     def ordinals_of_segment(self, bound: bytes) -> list[tuple[ColumnReader, int, int]]:
-        """Return the segment (group of rows) in which `lower_bound` searches this bound.
+        """Return a list of the parts of the key columns in which `lower_bound` searches this bound.
 
-        The caller can prefetch the segment. It begins with the last stored key before the bound,
-        and ends before the next stored key. Each item is (column, lower, upper): the rows [lower,
-        upper) of a key column.
+        The caller can prefetch these parts. Each item is (column, lower, upper): the rows [lower,
+        upper) of a key column. These rows are a group, which begins with the last stored key before
+        the bound. The list is empty if no stored key is before the bound.
         Cost: reads the block of stored keys that `ordinals_of_bound` returns.
         """
         group = self._samples.lower_bound(bound, None) - 1

@@ -18,6 +18,10 @@ A writer begins with the state in `taken.checkpoint` and the records after it in
         border, body, oldest = taken.log.border(), encode(state), root.memory_timestamp_min()
     taken.log.checkpoint(border, body, oldest)
 
+A checkpoint replaces the records before a border: the offset in the log up to which the state has
+all records. So `border()` and `encode` run under one lock. `oldest` is the timestamp of the oldest
+row that is in no file yet.
+
 A reader calls `LogFollower(env, objects, read_identity(env, objects)).read_new()` repeatedly.
 
 Source: docs/design/object-storage.md, "The log". Format: docs/format/object-log.md.

@@ -12,13 +12,13 @@ writer in this way, and a new writer reads everything before it takes over.
 
 A slot is empty at the end of the log. But it is also empty if the writer deleted the slot's group
 because a checkpoint replaced it. A process that wanted to become the writer may even create a seal
-in a deleted slot. The epoch that this seal names has no slot 0, because nobody writes there. Rule
-S2 distinguishes these cases:
+in a deleted slot. The epoch that this seal names stays empty, because no process becomes its
+writer. Rule S2 distinguishes these cases:
 
     S2  At an empty slot, list the checkpoints. If a checkpoint is beyond this slot, the slot was
-        deleted: begin again from this checkpoint. If slot 0 of an epoch is empty, the seal that
-        named this epoch may be in a deleted slot. So begin again also if the newest checkpoint is
-        newer than all that this follower knows.
+        deleted: begin again from this checkpoint. Also begin again if the empty slot is slot 0 of
+        an epoch, and the list has a newer checkpoint than any that this follower has seen. Then the
+        seal that named the epoch may be in a deleted slot.
 
 Invariants
     F1  `read_new` returns the records of the log in order, without gaps. It returns every record
@@ -309,12 +309,13 @@ class LogFollower:
         self._go_to(start, self._path(start.key))
 
     def _go_to(self, slot: Slot, path: str) -> None:
-        """Set the position to `slot`, and check that the checkpoint fits the log.
+        """Set the position to `slot`, the next slot to read.
 
-        A checkpoint has the CRC of the object before its slot. When the follower reaches this slot,
-        it compares this CRC with the CRC of the object that it has read.
+        If `slot` is the first slot after the loaded checkpoint, also check that the checkpoint fits
+        the log. The checkpoint has the CRC of the object before this slot. The last object that was
+        read must have the same CRC. If no object was read yet, nothing is compared.
 
-        path: the URL of the object, for the error message.
+        path: the URL of an object, for the error message.
         Raises: CorruptionError if the two CRCs differ.
         """
         self._position = slot

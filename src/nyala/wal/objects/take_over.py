@@ -147,8 +147,9 @@ def take_over(
     group_interval_s: the least time between two objects that the log's writer creates.
     identity: the content of `nyala.json` of a new store, if the caller creates this object later.
            None: read the object, or create it.
-    guard: called with the epoch (part of the log) of the former writer, before it is ended. It may
-           raise an error to stop the take-over.
+    guard: a function that may raise an error to stop the take-over. It is called before this
+           process ends the log of the former writer. Its argument is the former writer's epoch
+           (part of the log).
     patience_s: how many seconds to repeat a request that gets no answer.
     Raises: CorruptionError; StorageError if the bucket does not answer. Then this process is not
             the writer, but the former writer may be fenced.

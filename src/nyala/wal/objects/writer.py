@@ -354,8 +354,9 @@ class ObjectLog:
     def _create(self, group: _Group) -> None:
         """Create the object of the log that has the records of `group`.
 
-        Other threads create objects before and after this one at the same time. A record is synced
-        when its object and all objects before it exist. So this method then updates `synced`.
+        Other threads create earlier and later objects of the log at the same time. A record is
+        synced when its object and all earlier objects exist. So after it has created the object,
+        this method updates `synced`.
         """
         try:
             other = settle(self._env, self._objects, group.slot.key, group.body, patience_s=self._patience_s)
@@ -485,11 +486,12 @@ class ObjectLog:
             self._sweep(before, header)
 
     def _log_start(self, position: Slot, memory_timestamp_min: int | None) -> Slot:
-        """Return the place of the first log object that an open with a new checkpoint must read.
+        """Return the slot of the first log object to read when a store is opened from a checkpoint.
 
-        The result is never before the log start of the previous checkpoint.
+        The checkpoint is the one that is being written. The result is never before the log start of
+        the previous checkpoint.
 
-        position: the place of the first log object that the checkpoint does not include.
+        position: the slot of the first log object whose records the checkpoint does not include.
         memory_timestamp_min: the timestamp of the oldest row that was in no file; None: all rows
                 were in files.
         """
@@ -501,9 +503,11 @@ class ObjectLog:
         return log_start if before is None else max(log_start, before.log_start, key=lambda slot: slot.place)
 
     def _before(self, border: int) -> tuple[Slot, int, int]:
-        """Return the slot of the first object after `border`, a synced offset from `border()`.
+        """Return the position in the log of a checkpoint that replaces the records before `border`.
 
-        Also returns the CRC and the last timestamp of the object before this slot.
+        border: an offset that the method `border` returned. All records before it are synced.
+        Returns: (slot, CRC, timestamp). The slot is that of the first object with later records.
+                The CRC and the last timestamp are those of the object before this slot.
         """
         last = self._live[bisect.bisect_right(self._live_ends, border) - 1]
         if last.slot.epoch != self._start.epoch:  # the seal before this epoch
