@@ -404,8 +404,8 @@ class Scan(PinnedRows):
     def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
         """Return the rows as an Arrow C stream.
 
-        If the caller requests dictionaries or narrow decimals, such columns are returned as they are
-        stored. For other requested types, Arrow casts the values.
+        If the caller requests dictionaries, or decimals of 4 or 8 bytes, such columns are returned
+        as they are stored. For other requested types, Arrow casts the values.
         """
         if requested_schema is None:
             return super().__arrow_c_stream__()

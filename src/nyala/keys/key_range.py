@@ -178,7 +178,10 @@ def allowed_range(constraints: Sequence[Constraint | None], codec: KeyCodec) -> 
 
 
 def range_of_clamped(columns: Sequence[Clamped], codec: KeyCodec) -> KeyRange:
-    """Return the same range as `allowed_range`, from constraints that `clamp` returned."""
+    """Return a range of encoded keys that contains every key with allowed values.
+
+    columns: the allowed values of each key column, in key order; results of `clamp`.
+    """
     if any(column.empty for column in columns):
         return KeyRange.NONE
     first: list[Any] = []

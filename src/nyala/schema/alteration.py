@@ -17,7 +17,7 @@ Invariants
 
 Source: Kudu schema design, "Schema Alterations" and "Known Limitations"; docs/design/kudu.md,
 "Schema alteration".
-Departure: Kudu changes neither types nor NOT NULL.
+Difference from Kudu: Kudu changes neither types nor NOT NULL.
 """
 
 from __future__ import annotations

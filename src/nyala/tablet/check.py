@@ -669,9 +669,12 @@ class _Check:
 
 
 def _unnamed(env: Env, path: str, state: CatalogState) -> tuple[list[str], list[str]]:
-    """Return two lists of paths that the catalogue does not name: written by a writer, and others.
+    """Return the paths that the catalogue does not name, as two lists (orphans, strays).
 
-    The first list includes old segments of the log, and staging folders of finished jobs.
+    Orphans are files that a writer may have created and that are not needed any more. They include
+    old segments of the log, and staging folders of finished jobs. Strays are other files in the
+    data folder, which no writer creates.
+
     The caller must hold the writer's lock.
     """
     orphans, strays = unreferenced_files(env, path, state)

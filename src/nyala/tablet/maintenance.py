@@ -51,7 +51,10 @@ class TabletMemory:
     """The memory that a flush of one tablet would free.
 
     Excludes changes that a running merge keeps in memory.
-    timestamp_min: the oldest change that is only in this memory; None: the memory is empty.
+
+    bytes:         the number of bytes that the flush would free.
+    timestamp_min: the timestamp of the oldest change that is only in this memory; None: the memory
+                   is empty.
     """
 
     tablet_id: int
@@ -172,7 +175,7 @@ class MaintenanceStatus:
 
 
 def status_of_fields(fields: Mapping[str, Any]) -> MaintenanceStatus:
-    """Return the status with these fields: the inverse of `dataclasses.asdict`."""
+    """Return the MaintenanceStatus from which `dataclasses.asdict` made `fields`."""
     from nyala.tablet.compaction.reports import FinishedCompaction, RunningCompaction
 
     running = fields["compaction"]

@@ -142,7 +142,10 @@ def _rows_of(table: TableState, keys: EncodedKeys) -> pa.Table:
 
 
 def remaining(store: Store, table_id: int) -> Remaining:
-    """Delete files that nobody needs. Return which files of this table and the log are in use."""
+    """Delete the files that nobody needs. Return how many replaced files remain, and who uses them.
+
+    The result counts files of this table and segments of the log.
+    """
     store.collect_garbage()
     state, root = store.state, store.root
     others = {layout.tablet_directory(tablet.id) for table, tablet in root.tablets() if table.id != table_id}
@@ -202,7 +205,12 @@ def _mark(store: Store, table_id: int) -> int:
 
 @dataclass
 class _Rewritten:
-    """What `_rewrite` did. `paths` are the replaced files."""
+    """The result of rewriting rowsets without the purged rows.
+
+    rowsets: the number of rewritten rowsets.
+    bytes:   the total size of the new files.
+    paths:   the replaced files.
+    """
 
     rowsets: int = 0
     bytes: int = 0

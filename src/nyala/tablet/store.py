@@ -586,10 +586,10 @@ class Store:
         return state
 
     def trim_log(self) -> None:
-        """Make all segments of the log garbage, if all rows are in files.
+        """Make all segments of the log garbage, if all rows are in files. Otherwise do nothing.
 
-        Does nothing if no batch was logged since the last call. But a log with more bytes than
-        `log_limit_bytes` is always trimmed.
+        Also does nothing if no batch was logged since the log was last trimmed, unless the log has
+        more bytes than `log_limit_bytes` and `CHANGES_MAX_BYTES`.
         Raises: the errors of `transact`.
         """
         with Uninterrupted(), self.commit_lock:
@@ -987,10 +987,10 @@ class Store:
     ) -> tuple[CatalogChange, Root]:
         """Return a change of the catalogue that drops these tables, and the root after it.
 
-        Tables without history are purged at once. The caller must hold the commit lock.
+        The caller must hold the commit lock.
 
-        purge: True: purge all of these tables at once; False: keep the others until their history
-               ends.
+        purge: True: purge all of these tables at once. False: purge only the tables without history
+               at once; keep the tables with history until their history ends.
         """
         gone = {table.id for table in tables if purge or _has_no_history(table.entry)}
         change, after = purging_tables(self.state, gone, timestamp), self._root

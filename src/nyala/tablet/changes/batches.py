@@ -87,7 +87,9 @@ def images(before: Bools, after: Bools) -> tuple[Rowids, Bools, npt.NDArray[np.i
 def finished(
     spec: ChangeSpec, arrays: list[pa.Array], types: npt.NDArray[Any], times: Timestamps
 ) -> pa.RecordBatch:
-    """Return a batch of the change feed: `arrays`, then the change type and the commit columns.
+    """Return a batch of the change feed: `arrays`, and three columns that describe each change.
+
+    The three columns are `_change_type`, `_commit_version` and `_commit_timestamp`.
 
     arrays: the values of the table's columns, one row per change.
     types:  for each change, the index of its type in `CHANGE_WORDS`.

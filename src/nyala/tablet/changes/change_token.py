@@ -7,9 +7,9 @@
     16      …     JSON: store path, table, tablet, schema, columns, since, until, versions,
                   values_at, rowsets with their files
 
-If a tablet has changes of the interval in memory, the process that makes the tokens reads the
-tablet's changes itself (`changes_in_memory`). It sends these rows in another kind of token
-(`rows_token`): the same head with the magic "nyalachr", followed by an Arrow IPC stream.
+If some of the feed's changes in a tablet are only in memory, the process that makes the tokens
+reads the tablet's changes itself (`changes_in_memory`). It sends these rows in another kind of
+token (`rows_token`): the same head with the magic "nyalachr", followed by an Arrow IPC stream.
 
 Invariants
     G1  All tokens together with `changes_in_memory` give the rows of the feed. Tablets can be read
@@ -53,7 +53,13 @@ _CACHE_BYTES: Final = 64 << 20
 
 
 def make_change_tokens(root_path: str, table: TableState, spec: ChangeSpec) -> list[bytes]:
-    """Return one token per tablet, except for tablets with changes of the interval in memory."""
+    """Return tokens for the feed `spec`: one for each tablet whose changes are all in files.
+
+    A tablet without a change in the feed gets no token. A tablet gets no token either if some of
+    the feed's changes are only in memory; `changes_in_memory` reads such a tablet.
+
+    root_path: the store's folder.
+    """
     made = []
     for tablet in table.tablets:
         if _in_memory(tablet, spec) or not any(records.may_meet(r, spec) for r in tablet.rowsets):
@@ -171,7 +177,7 @@ def _read_files(data: bytes, env: Env) -> Iterator[pa.RecordBatch]:
 
 
 def _in_memory(tablet: TabletState, spec: ChangeSpec) -> bool:
-    """Whether the tablet may have changes of the interval in memory."""
+    """Whether the tablet may have changes of the feed `spec` in memory."""
     memories = (tablet.memory, *tablet.frozen)
     stores = [store for rowset in tablet.rowsets for store in records.in_memory(rowset)]
     return any(records.may_meet(memory, spec) for memory in memories) or any(

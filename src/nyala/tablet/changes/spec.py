@@ -36,11 +36,14 @@ class ChangeSpec(LazyValues):
     """The change feed of one table between two moments.
 
     columns:   the key columns first, then others.
+    since:     the feed has the changes after this timestamp.
+    until:     the feed has the changes up to this timestamp, inclusive.
+    versions:  "net": one row per changed key; "all": one row per change.
     values_at: which values a change has.
                "until": those after the change; deleted rows have NULL outside the key.
                "both":  those before and those after the change, as two rows.
-               "since": those before the interval, only for net changes; inserted rows have NULL
-                        outside the key.
+               "since": those at the timestamp `since`, only with versions="net"; inserted rows
+                        have NULL outside the key.
     """
 
     columns: tuple[ColumnSchema, ...]

@@ -1,10 +1,11 @@
-"""All versions of rows between two moments (`changes.feed`, N2), for a table or for one key.
+"""Yields all versions of rows between two moments, for a table or for one key.
 
-Each (row, timestamp) with a record (a change of a column or of LIVENESS) is a version. The
-*timeline* of a column has one value per record: the column's value from this timestamp on. A REDO
-record has this value itself. An UNDO record has the value before its timestamp, so the value after
-it is in the next newer record, or in the base. If a version has no record of a column, the column
-has its value of the previous version, or of `since`.
+The interval begins after the moment `since` and ends with the moment `until`. Each (row, timestamp)
+with a record (a change of a column or of LIVENESS) is a version. The *timeline* of a column has one
+value per record: the column's value from this timestamp on. A REDO record has this value itself. An
+UNDO record has the value before its timestamp, so the value after it is in the next newer record,
+or in the base. If a version has no record of a column, the column has its value of the previous
+version. If there is no previous version, it has its value at `since`.
 
 The interval is cut into slices of time, whose versions are sorted in memory. A slice has at most
 `slice_versions`, unless one commit has more. The rows of such a commit are merged by key.
@@ -274,7 +275,7 @@ class _Grid:
         return self.moments[self.moment_of]
 
     def fill(self, timeline: _Timeline | None, base: pa.Array) -> pa.Array:
-        """Return one value per version: the value that a column has in the row at this time.
+        """Return a column's value for each version: the row's value at the version's timestamp.
 
         This is the column's newest value in `timeline` up to the version. Without such a value, it
         is the row's value in `base`.
@@ -305,9 +306,12 @@ class _Timeline:
 def _timeline(
     rowset: AnyRowSet, column: ColumnSchema | None, spec: ChangeSpec, lower: int, upper: int
 ) -> _Timeline | None:
-    """Return the values that a column got in the interval, and when; None without changes.
+    """Return the values that a column got after `spec.since` up to `spec.until`, and when.
 
-    column: None for LIVENESS.
+    Returns None if the column has no change in this time.
+
+    column:       None: the column LIVENESS, which says whether a row is live.
+    lower, upper: the rows [lower, upper) of the rowset.
     """
     column_id = LIVENESS if column is None else column.id
     parts: list[_Timeline] = []

@@ -3,7 +3,7 @@
 When files were added or removed (`store.changed`), or some time has passed, the background thread
 
     plans     computes the best plan of every tablet whose rowsets changed (`compaction.policy`)
-    chooses   takes the plan with the greatest gain; tablets with a recent failure are left out
+    chooses   takes the plan with the greatest gain, of all tablets without a recent failure
     checks    whether the disk has enough space for the plan's output
     runs      small jobs in this thread, others in a worker process; one at a time, so that at most
               one core is busy
@@ -12,13 +12,14 @@ When files were added or removed (`store.changed`), or some time has passed, the
 Invariants
     N1  While compactions are paused, none runs. `pause` returns after the running compaction has
         ended.
-    N2  After a failure the tablet is left out for some time, which doubles with each failure. So a
-        damaged file or a full disk does not keep a core busy. Other tablets are compacted as usual.
+    N2  After a failure nothing in the tablet is compacted for some time, which doubles with each
+        failure. So a damaged file or a full disk does not keep a core busy. Other tablets are
+        compacted as usual.
     N3  User calls wait only while the result of a compaction is installed. Computing plans and
         running jobs hold no lock.
 
-Source: docs/design/kudu.md, "Maintenance manager". Departure: the gains of all plans are compared
-(`compaction.policy`), so kinds of compaction have no fixed order.
+Source: docs/design/kudu.md, "Maintenance manager". Difference from Kudu: kinds of compaction have
+no fixed order, because the gains of all plans are compared (`compaction.policy`).
 """
 
 from __future__ import annotations
@@ -214,7 +215,7 @@ class Compactor:
             self.running = replace(running, rows_done=done, rows_total=total)
 
     def _delay_longer(self, tablet_id: int, now_s: float) -> None:
-        """Leave the tablet out for twice as long as the last time."""
+        """After a failure, do not compact this tablet for a time that doubles with each failure."""
         _, for_s = self._delayed.get(tablet_id, (0.0, DELAY_S / 2))
         for_s = min(2 * for_s, DELAY_MAX_S)
         self._delayed[tablet_id] = (now_s + for_s, for_s)

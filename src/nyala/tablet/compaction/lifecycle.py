@@ -23,8 +23,9 @@ Invariants
         the REDO that the job writes.
 
 Source: docs/design/compaction.md, "Files to files"; docs/design/rules.md, R1 to R5;
-docs/design/kudu.md, "Write path and flush" and "Delta compactions". Departure: no DuplicatingRowSet;
-late changes are moved once, at the end.
+docs/design/kudu.md, "Write path and flush" and "Delta compactions". Difference from Kudu: no
+DuplicatingRowSet applies each change to inputs and outputs. Late changes are moved once, at the
+end.
 """
 
 from __future__ import annotations
@@ -270,7 +271,11 @@ def _started(store: Store, table_id: int, tablet_id: int, plan: _JobPlan) -> Ite
 
 
 def _limit_text(store: Store, table_id: int, tablet_id: int, plan: _JobPlan) -> _JobPlan:
-    """Return the plan, or a rewrite of the rowset if the plan needs too much memory for text."""
+    """Return `plan`, or a rewrite of its rowset if the plan needs too much memory for text.
+
+    Only a delta compaction, which works on a single rowset, is replaced. A rewrite can write
+    several rowsets, one after the other, so it needs less memory.
+    """
     if isinstance(plan, MergePlan):
         return plan
     found = _find(store.root, table_id, tablet_id, (plan.rowset,))
@@ -421,8 +426,9 @@ def _finished(store: Store, started: _Started, output: Output) -> _Finished:
 def _install(store: Store, finished: Sequence[_Finished]) -> list[CompactionReport | None]:
     """Replace the inputs of jobs by their outputs, by one change of the catalogue.
 
-    Returns one report per job; None if the job could not be installed, because others changed its
-    inputs or revoked its reservation.
+    Returns one report per job; None if its result could not be used. Reasons: an input rowset
+    no longer exists, more urgent work revoked the job's reservation, or a new tag needs history
+    that the job left out.
     """
     reports: list[CompactionReport | None] = []
     with Uninterrupted(), store.commit_lock:

@@ -152,10 +152,10 @@ class Layouts:
 
 
 def superseded_bytes(rowset: DiskRowSet, stored: Collection[int] | None = None) -> int:
-    """Return about how many bytes of base a rewrite would drop: columns that nobody reads any more.
+    """Return about how many bytes of the base data belong to columns that nobody reads any more.
 
-    These are columns that a newer part replaces, and columns that are not in `stored`, because they
-    were dropped before the history begins.
+    A rewrite of the rowset drops these columns. They are columns that a newer part replaces, and
+    columns that are not in `stored`, because they were dropped before the history begins.
 
     stored: column ids; LIVENESS always counts as stored. None: all columns are stored.
     """
@@ -171,7 +171,7 @@ def superseded_bytes(rowset: DiskRowSet, stored: Collection[int] | None = None) 
 
 
 def _column_bytes(rowset: DiskRowSet) -> dict[int, int]:
-    """Return about how many bytes of base each column takes, by column id.
+    """Return about how many bytes each column takes in the base data, by column id.
 
     Every column gets the average, because exact numbers would need a read of the file.
     """
@@ -277,7 +277,7 @@ def tag_bytes(table: TableState, published: int, now_us: int) -> int:
 
 
 def dead_rows_of(rowsets: Iterable[DiskRowSet]) -> tuple[int, int]:
-    """Return (the number of dead rows, about how many bytes of base these rows take)."""
+    """Return (the number of dead rows, about how many bytes these rows take in the base data)."""
     rows, size = 0, 0.0
     for rowset in rowsets:
         if has_dead_rows(rowset):

@@ -1,7 +1,8 @@
 """The policy's input (measurements of rowsets), its output (plans), and the cost of work in bytes.
 
-Source: docs/design/kudu.md, "Choice of rowsets to merge". Departure: the cost of one more rowset
-for a scan is a fixed number of bytes (`OPEN_BYTES`). In Kudu it is 0.9 % of the tablet.
+Source: docs/design/kudu.md, "Choice of rowsets to merge".
+Difference from Kudu: the cost of one more rowset for a scan is a fixed number of bytes
+(`OPEN_BYTES`). In Kudu it is 0.9 % of the tablet.
 """
 
 from __future__ import annotations
@@ -34,8 +35,8 @@ class RowSetLayout:
     row_count:        rows in the base, including dead ones.
     redo_files:       (bytes, records) of each file, oldest first.
     redo_columns:     number of REDO records on disk, or an estimate, by column id (also LIVENESS).
-    base_columns:     about how many bytes of base a column has, by its id; no entry for a column
-                      that the base does not store.
+    base_columns:     by column id, about how many bytes the column takes in the base data; no entry
+                      for a column that the base does not store.
     undo_files:       (bytes, records) of each file, oldest first.
     expired_rows:     rows that died before the mark. A rewrite drops them.
     expired_undo_bytes: a lower bound of the bytes of UNDO that only moments before the mark need;
@@ -121,7 +122,8 @@ class MergePlan:
     A plan with a single rowset rewrites it.
 
     rowsets: ids, by ascending key_min.
-    gain:    bytes of reading or of disk space that are saved / bytes that are rewritten.
+    gain:    the number of bytes of reading or disk space that the merge saves, divided by the
+             number of bytes that it rewrites.
     purged:  the encoded keys, in hexadecimal and ascending, whose deleted rows are to be erased.
              The merge leaves out all versions of these rows up to the timestamp `purged_until`.
              It keeps rows that were inserted again with these keys after this timestamp.
@@ -193,9 +195,10 @@ def open_bytes(target_bytes: int) -> float:
 
 
 def work_bytes(target_bytes: int) -> float:
-    """Return the fixed cost of a compaction: how many bytes it could rewrite in the same time.
+    """Return the fixed cost of a compaction, as a number of bytes to rewrite.
 
-    Syncs and a change of the catalogue cause this cost. It is 1/8 of the target size, but at most
+    Each compaction needs time for syncs and a change of the catalogue. In this time it could
+    rewrite about this number of bytes: 1/8 of the target size, but at most
     `WORK_BYTES` (4 MiB).
     """
     return open_bytes(target_bytes) * (WORK_BYTES // OPEN_BYTES)

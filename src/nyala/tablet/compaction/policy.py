@@ -16,7 +16,7 @@ greatest key on the right. A look-up must search each rowset whose range has the
 
 The gains of all plans have the same unit, so they can be compared, even between tablets:
 
-    gain = bytes of reading (or of disk space) that are saved / bytes that are rewritten
+    gain = (saved bytes of reading or of disk space) / (rewritten bytes)
 
 The `width` of a rowset is the number of bytes that all rowsets have in its key range. Reads of this
 data are slower because of the rowset. The estimate assumes that reads are distributed over the keys
@@ -24,11 +24,12 @@ like the data. So a merge of two equal rowsets of one key range has a gain of ab
 of four has 3. A compaction with a gain of 0.02 pays off after the data was read fifty times.
 
 Invariants
-    Q1  Growth. A merge rewrites a rowset only together with enough other data: at least 1/growth of
-        the rowset's bytes. Either the other inputs have this much data in the rowset's key range,
-        or the resulting rowset grows by this much, within the target size. So each byte is
-        rewritten only O(log(data / flush)) times. By Kudu's objective alone, each small flush would
-        rewrite a full rowset in its key range.
+    Q1  Growth. A merge rewrites a rowset only together with enough other data: at least as many
+        bytes as the rowset has, divided by the constant `GROWTH`, which is 1. Either the other
+        inputs have this much data in the rowset's key range, or the output is larger than the
+        rowset by this much, within the target size. So each byte is rewritten only
+        O(log(data / flush)) times. By Kudu's objective alone, each small flush would rewrite a full
+        rowset in its key range.
     Q2  Progress. Without new writes the work ends. Each merge lowers the sum of all widths and of
         the costs of opening all rowsets (OPEN_BYTES), because its gain is above 0. A rewrite
         removes garbage, a major compaction removes REDO, and a minor compaction and an expiry
@@ -40,7 +41,7 @@ Invariants
 
 Not part of the policy: flushes (`maintenance`), disk space, and current readers.
 Source: docs/design/compaction.md, "Compaction policy"; docs/design/kudu.md, "Choice of rowsets to
-merge"; the logarithmic method (Bentley and Saxe, 1980). Departures from Kudu: Q1; plans that free
+merge"; the logarithmic method (Bentley and Saxe, 1980). Differences from Kudu: Q1; plans that free
 space and save no reading (KUDU-1625); deletes count as REDO (KUDU-3619). Others: see `plans` and
 `rowset_selection`.
 """
@@ -353,7 +354,7 @@ def _redo_column_bytes(rowset: RowSetLayout, column: int) -> float:
 
 
 def _base_column_bytes(rowset: RowSetLayout, column: int) -> float:
-    """Return about how many bytes of base a column has after a compaction.
+    """Return about how many bytes a column takes in the base data after a compaction.
 
     LIVENESS counts as at least a bit per row, because the compaction may add it to the base.
     """

@@ -6,13 +6,16 @@ of a merge:
     maximise   Σ width + Σ OPEN_BYTES · max(0, 1 - size / target)  -  1.003 · U
     while      Σ weight <= budget
 
-    width    the bytes of data, of all rowsets, in the key range of a rowset
-    U        the bytes of data from the first to the last key of the merged rowsets
-    size     the bytes of base data of a rowset
+    width    the number of bytes that all rowsets together have in the key range of a rowset
+    U        the number of bytes of data from the first to the last key of the merged rowsets
+    size     the number of bytes of base data of a rowset
     target   the size of a full rowset
-    weight   the bytes that the merge reads of a rowset
-    budget   the most bytes that a merge may read
+    weight   the number of bytes that the merge reads of a rowset
+    budget   the greatest number of bytes that a merge may read
     1.003    decides between merges that save the same: the one with the smaller U wins
+
+OPEN_BYTES is the cost of opening a rowset, as a number of bytes to read. The second sum is the cost
+that a merge saves because small rowsets become fewer; a full rowset adds 0 to it.
 
 The best set is found by dynamic programming over a NumPy table (a knapsack problem). The table has
 a row for each rowset and a column for each weight. The cell (r, w) holds the greatest sum of the
@@ -23,7 +26,7 @@ and takes 0.06 s for 500 rowsets.
 
 Invariants: Q1 (growth), Q2 (progress) and Q3 (reserved rowsets) of `compaction.policy`.
 Source: Kudu compaction policy; docs/design/kudu.md, "Choice of rowsets to merge".
-Departures from Kudu: a rowset is merged only if the other rowsets of the merge have enough data
+Differences from Kudu: a rowset is merged only if the other rowsets of the merge have enough data
 (Q1). Widths count current data (base and REDO), but the weight counts all bytes. Rowsets with a
 single key may be merged. The factor 1.003 applies to all merges.
 """
@@ -226,11 +229,14 @@ class _Merge:
         return best
 
     def _with_enough_others(self, chosen: Ints) -> Ints:
-        """Return the largest subset of `chosen` in which no rowset is too large for the others.
+        """Return the largest subset of `chosen` that gives each rowset enough other data.
 
-        Let n be a rowset's size divided by the parameter `growth`. The rowset is not too large if
-        the other rowsets have at least n bytes in its key range. It is also not too large if the
-        merge makes it at least n bytes larger (see "Growth" in `compaction.policy`).
+        So a large rowset is not rewritten for each small flush. Let n be the number of bytes of a
+        rowset, divided by the parameter `growth`. The other data is enough in two cases:
+
+        - The other rowsets have at least n bytes of data in the rowset's key range.
+        - The merge writes a rowset that is at least n bytes larger. A rowset that the merge writes
+          has at most the target size.
 
         chosen: indices of rowsets.
         """

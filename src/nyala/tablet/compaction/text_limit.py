@@ -74,7 +74,12 @@ def text_bytes(rowset: DiskRowSet, columns: Sequence[ColumnSchema]) -> int:
 def limit_text(
     rowset: DiskRowSet, schema: Schema, plan: MajorPlan | MinorPlan
 ) -> MergePlan | MajorPlan | MinorPlan:
-    """Return the plan, or a rewrite of the rowset if the plan needs too much memory for text."""
+    """Return `plan`, or a rewrite of the rowset if the plan needs too much memory for text.
+
+    A rewrite can write several rowsets, one after the other, so it needs less memory.
+
+    plan: a delta compaction of `rowset`.
+    """
     columns = [column for column in schema.columns if column.type.is_variable]
     if any(
         _at_most(rowset, column) > _slice_limit() and _held(rowset, column, plan) > _slice_limit()
@@ -122,11 +127,10 @@ def _default_bytes(column: ColumnSchema) -> int:
 def _cut(
     rowsets: Sequence[DiskRowSet], columns: Sequence[ColumnSchema], whole: KeyRange
 ) -> Iterator[KeyRange]:
-    """Halve a key range until each part has at most `_slice_limit` of text per column.
+    """Halve a key range until no part has a column with too many bytes of text. Yield the parts.
 
-    Yields the parts.
-
-    A part with a single key may have more text, because it cannot be halved.
+    `_slice_limit()` is the number of bytes of text that a part may have in one column. A part with
+    a single key may have more text, because it cannot be halved.
 
     columns: the text and binary columns to check.
     whole:   the key range.

@@ -25,7 +25,7 @@ Invariants
     F4  An alteration of the table or a failed round may leave a frozen MemRowSet, which then gets
         more changes. The next round freezes it again, with the F of that round, and so writes these
         changes too. If a round holds the commit lock in all three steps, no change comes after F.
-        Then nothing is left in memory, which `direct_commit` needs.
+        Then nothing is left in memory. `direct_commit` relies on this.
 
 Source: docs/design/compaction.md, "Files to files"; docs/design/rules.md, W2, R2 and R3;
 docs/design/kudu.md, "Write path and flush". Unlike Kudu, there is no DuplicatingRowSet: the install
@@ -71,9 +71,10 @@ Phase = Callable[[str], None]
 
 
 def no_phase(name: str) -> None:
-    """Do nothing. The default for functions that report their steps, as by `phase("frozen")`.
+    """Do nothing: the default of parameters with the name `phase`.
 
-    Tests pass another function.
+    A function with this parameter calls it with the name of each step that begins, for example
+    `phase("frozen")`. Only tests pass another function.
     """
 
 

@@ -11,8 +11,8 @@ rowset makes look-ups and writes slower until a compaction merges it.
 
 Source: docs/design/compaction.md, "Loads and flushes make rowsets of the same size";
 docs/design/kudu.md, "Write path and flush".
-Departure: Kudu's writer begins another rowset once it has written the target size. Here columns are
-written one after the other, so the cut must be known before writing.
+Difference from Kudu: Kudu's writer begins another rowset once it has written the target size. Here
+columns are written one after the other, so the cut must be known before writing.
 """
 
 from __future__ import annotations

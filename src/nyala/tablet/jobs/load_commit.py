@@ -445,11 +445,13 @@ def _note_outdated(
     share: _TabletShare,
     count: str,
 ) -> None:
-    """Add staged rows whose keys were changed meanwhile to `share.outdated`, to be resolved again.
+    """Add staged rows to `share.outdated`: their keys were changed after the tasks read the table.
 
-    They are added as the user gave them. Their number is subtracted from `share.counts[count]`,
-    because they are counted when they are resolved again.
+    The commit resolves these rows again, with the values that the user gave. It then counts them
+    too, so their number is subtracted here from `share.counts[count]`.
 
+    share:  what the commit does in the rows' tablet.
+    count:  the kind of result for which the task counted the rows, for example "updated".
     rowset, rowids: where the rows are: in a staged rowset, or in a rowset with staged changes.
     values: the staged changes by column id; empty for a staged rowset.
     """

@@ -201,10 +201,10 @@ class StagedTablet:
     rowsets: new rows.
     deltas:  changes of existing rows.
     counts:  the number of inserted, updated, deleted and ignored rows.
-    idle:    rows that change nothing as of S, such as updates of missing keys. The commit needs
-             them if another writer changed their keys after S: it then resolves them again. It
-             never adds these files to the table. The rows are marked as dead, so that nobody takes
-             them for new rows.
+    idle:    files with rows that change nothing as of S, such as updates of missing keys. The
+             commit never adds these files to the table. It resolves their rows again if another
+             writer changed the keys of the rows after S. The rows are marked as dead, so that
+             nobody takes them for new rows.
     """
 
     tablet_id: int

@@ -121,7 +121,13 @@ def write_tablet(
 def chunks(
     batches: Iterator[pa.RecordBatch], keys: Sequence[ColumnSchema], target_bytes: int
 ) -> Iterator[pa.Table]:
-    """Cut rows into parts of about `target_bytes` in memory. A part has all rows of its keys."""
+    """Cut rows into parts of about `target_bytes` in memory, and yield the parts.
+
+    Rows with the same key are in the same part.
+
+    batches: the rows, sorted by key.
+    keys:    the key columns.
+    """
     held: list[pa.RecordBatch] = []
     size = 0
     for batch in batches:

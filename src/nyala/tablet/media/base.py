@@ -126,8 +126,8 @@ class Leases(Protocol):
     def note_version(self, version: int) -> None:
         """Remember the present time as the time when this version of the catalogue was logged.
 
-        `oldest_needed` uses this time. For a while after it, a reader without a lease may still
-        need an earlier version.
+        `oldest_needed` uses these times: for some minutes after a version was logged, a reader
+        without a lease may still read the version before it.
         """
         ...
 
@@ -141,7 +141,7 @@ class Leases(Protocol):
 
 @dataclass(frozen=True)
 class Medium:
-    """The medium of one open store: its log, lock, checkpoints, leases, publisher and reserve."""
+    """The parts of an open store that differ between a folder and a bucket, such as the log."""
 
     lock: WriterLock
     log: StoreLog

@@ -180,10 +180,12 @@ class RefuseLivingWriter:
         self._hint = self._look()
 
     def __call__(self, epoch: Epoch) -> None:
-        """Check that the writer of `epoch`, the newest part of the log, is dead.
+        """Check that the last writer, which created `epoch` (the newest part of the log), is dead.
 
-        If the hint (the object that names the writer) still names an earlier writer, wait up to 3
-        seconds for the new hint. Without a new hint, the writer counts as dead.
+        A living writer keeps renewing the hint, the object that names it. A hint that was not
+        renewed shows that its writer is dead. If the hint names an earlier writer than the last
+        one, wait up to 3 seconds for the last writer's hint. If it does not come, the last writer
+        counts as dead.
 
         Raises: LockedError if the writer seems to be alive.
         """

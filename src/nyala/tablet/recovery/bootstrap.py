@@ -178,7 +178,11 @@ class Replayer:
             known.update(_key_hashes(group, table))
 
     def _was_deleted(self, group: ResolvedGroup, table: TableState) -> bool:
-        """Whether a delete that waits to be applied may have one of the keys in `group`."""
+        """Whether an earlier delete that is not applied yet may have one of the keys in `group`.
+
+        The replay collects deletes, to apply many at once. It must apply them before a later insert
+        or update of the same keys.
+        """
         if group.table_id not in self._deleted:
             return False
         known = self._deleted[group.table_id]

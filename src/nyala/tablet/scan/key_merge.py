@@ -62,8 +62,8 @@ def aligned_heads(
 
     sources: for each rowset, a lower bound of its keys, and a function that starts to read it. The
              function returns batches in key order, with all rows of the same key in one batch.
-    Raises:  CorruptionError if a rowset's keys are in such a wrong order that the ranges cannot
-             continue. Other wrong orders are not detected.
+    Raises:  CorruptionError if the keys of a rowset are not in order, so that a range would have no
+             rows. Other wrong orders are not detected.
     Memory:  one batch per rowset that overlaps the current key.
     """
     waiting = [(key_min, index, begin) for index, (key_min, begin) in enumerate(sources)]

@@ -142,7 +142,11 @@ def aligned_ranges(lower: int, end: int, rows: int) -> Iterator[tuple[int, int]]
 
 
 def unskipped_ranges(unit: ScanUnit, spec: ScanSpec) -> list[tuple[int, int]]:
-    """Return the row ranges of one rowset that zone maps and changes do not exclude."""
+    """Return the ranges of rows of one rowset that a scan must read.
+
+    A block of rows is left out if no row in it can match the predicate. Its zone map (least and
+    greatest value) shows this for the base data. Changes of these rows must not match either.
+    """
     if not isinstance(unit.rowset, DiskRowSet) or not spec.constraints:
         return [(unit.lower, unit.upper)]
     constraints = [(spec.schema.by_name(name), constraint) for name, constraint in spec.constraints.items()]
@@ -253,9 +257,9 @@ def dictionary_size(table: TableState, column: ColumnSchema) -> int:
 def readable_types(requested: pa.Schema, columns: Sequence[ColumnSchema]) -> dict[str, pa.DataType]:
     """Return the types of the schema `requested` that a scan can return without a cast.
 
-    These are dictionaries and narrow decimals. The result maps column names to types; the caller
-    casts the values of all other columns. It is empty if the names of `requested` are not those of
-    `columns`.
+    These are dictionaries, and decimals of 4 or 8 bytes. The result maps column names to types; the
+    caller casts the values of all other columns. The result is empty if the names of `requested`
+    are not those of `columns`.
     """
     if requested.names != [column.name for column in columns]:
         return {}

@@ -6,18 +6,20 @@
     split      `SPLIT_ROWS` rows, halved until the decoded rows fit the share
 
 Footers of column files say how many bytes the rows of each block take when they are decoded. A
-split is not halved further in these cases:
+split that does not fit is not halved further in these cases:
 
-    one block       The split is as small as the largest block. A block is always decoded as a
-                    whole. A merge of many rowsets has a split of each in memory, so it halves
-                    further.
-    decoded again   A block that does not fit the cache is decoded once for each split that needs
-                    it. If smaller splits would decode more than `_AGAIN_MAX` times the bytes of
-                    the rows, the split is kept. In a merge the limit is `_AGAIN_MERGED_MAX`.
+    one block       The split takes at most 1.5 times the bytes of the largest block. A block is
+                    always decoded as a whole. In a merge of n rowsets the limit is n times smaller,
+                    because a split of each rowset is in memory.
+    decoded again   Smaller splits would decode each byte more than `_AGAIN_MAX` times on average
+                    (in a merge, `_AGAIN_MERGED_MAX` times), because without a cache a block is
+                    decoded once for each split that needs it. This case does not count for splits
+                    of more than 1 GiB.
     one row         A split has at least one row.
 
-The size of a split includes changed text only if the rowset has more than 256 MB of it. It never
-includes other changes and rows in memory, because their size is limited when they are written.
+The estimated size of a split includes the text that changes gave to a column only if this is more
+than 256 MB in the rowset. It never includes other changes and rows in memory, because their size
+is limited when they are written.
 """
 
 from __future__ import annotations

@@ -99,7 +99,7 @@ class ScanSpec(LazyValues):
     limit: int | None = None
     order_by_key: bool = False
     types: Mapping[str, pa.DataType] = field(default_factory=dict)
-    """By column name, result types that differ: a dictionary, narrow decimal, or wider type."""
+    """By column name, result types that differ: dictionary, decimal of 4 or 8 bytes, wider type."""
     without_dropped: bool = False
     """Leave out rows of dropped range partitions; otherwise a scan that needs such rows raises."""
 

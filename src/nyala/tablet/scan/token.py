@@ -123,7 +123,9 @@ def _rows_of(unit: ScanUnit) -> int:
 def _cut(units: Sequence[ScanUnit], share: int) -> Iterator[list[ScanUnit]]:
     """Cut the rows of a tablet into groups of about `share` rows, one group per token.
 
-    units: the tablet's rowsets, as parts of the scan. The first group has all rows in memory.
+    The first group contains the rows of all rowsets that are only in memory.
+
+    units: the tablet's rowsets, as parts of the scan.
     """
     group: list[ScanUnit] = [unit for unit in units if not isinstance(unit.rowset, DiskRowSet)]
     size = sum(map(_rows_of, group))
@@ -250,7 +252,10 @@ def read_token(
 
 
 def _kept(snapshot: int) -> contextlib.AbstractContextManager[None]:
-    """Context manager for reading a token's files. Raises HistoryExpiredError if a file is gone."""
+    """Context manager for reading a token's files. Raises HistoryExpiredError if a file is gone.
+
+    snapshot: the timestamp of the scan, for the error message.
+    """
     return kept_by_lease(f"the scan at {snapshot}", "load again")
 
 

@@ -120,7 +120,11 @@ def open_rowset(
 
 
 def delta_entry(number: int, rowset_id: int, path: str, written: WrittenDelta) -> DeltaEntry:
-    """Return the catalogue entry of a new delta file; `path` is relative to the store's folder."""
+    """Return the catalogue entry of a new delta file.
+
+    number: the file's id in the catalogue; 0 if the entry is not stored there.
+    path:   relative to the store's folder.
+    """
     return DeltaEntry(
         number, rowset_id, written.kind, path, written.file.file_id, written.file.size_bytes, written.timestamp_min,
         written.timestamp_max, written.record_count, tuple(written.column_ids), tuple(written.file.columns),

@@ -14,7 +14,9 @@ A bucket has the same names below its prefix. Its log consists of objects (`wal.
 and it also has
 
 lease-files/<lease>/      files that are kept as long as a job's lease
-inbox/, answers/, news    requests of other processes, and their answers
+inbox/                    requests of other processes to the writer
+answers/                  the writer's answers to these requests
+news                      an object that a process changes after each request, to notify the writer
 """
 
 from __future__ import annotations

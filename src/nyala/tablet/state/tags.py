@@ -92,7 +92,10 @@ def tagged(entry: TableEntry, timestamp: int) -> TableEntry:
 
 
 def untagged(entries: Iterable[TableEntry], left: Iterable[TagEntry]) -> Iterator[TableEntry]:
-    """After tags were dropped, yield the new entries of the tables that lose a tagged moment.
+    """Yield the tables' catalogue entries that must change after tags were dropped.
+
+    The yielded entries list only those tagged moments that a remaining tag names. Entries that stay
+    the same are left out. The caller stores the yielded entries in the catalogue.
 
     entries: the entries of all tables.
     left:    the tags that remain.

@@ -307,10 +307,10 @@ class _Writer:
             self._write(ordinal)
 
     def _is_full(self, ordinal: int) -> bool:
-        """Return whether a tablet's waiting rows are enough for a rowset of the target size.
+        """Return whether the rows that wait to be written fill a rowset of the target size.
 
         The target is a number of bytes on disk. How many bytes in memory this means is estimated
-        once, from the first waiting rows.
+        once, from the first rows that wait.
 
         ordinal: the index of the tablet.
         """
@@ -323,7 +323,10 @@ class _Writer:
         return held >= self._full_bytes
 
     def _image(self, ordinal: int) -> RowSetImage:
-        """Return the tablet's waiting rows in the form that `write_rowset` takes."""
+        """Return the rows that wait to be written to a tablet, as `write_rowset` takes them.
+
+        ordinal: the index of the tablet.
+        """
         target, waiting = self._target, self._waiting[ordinal]
         columns: dict[int, pa.Array] = {
             column.id: whole_column([batch.column(column.name) for batch in waiting])

@@ -162,8 +162,11 @@ def _resolved(
 ) -> ResolvedBatch:
     """Prepare and resolve one part of a request.
 
-    table: the table before the batch.
-    made:  the table with the files of the earlier parts.
+    table:     the table before the batch.
+    made:      the table with the files of the earlier parts.
+    since:     the snapshot for which the request was computed. A key that changed after it is a
+               conflict.
+    timestamp: the timestamp of the whole batch, also of the earlier parts.
     Raises: ConflictError; _NotInParts if a row fails.
     """
     operation = prepare_request(table, request, borrow_above_bytes=0)

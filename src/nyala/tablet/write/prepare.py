@@ -260,9 +260,12 @@ def with_auto_ids(
 
 
 def _positive(ids: Column) -> np.ndarray:
-    """Return the ids as a NumPy array, with values below 1 raised to 1.
+    """Return a user's ids for `with_auto_ids`, with 1 instead of smaller ids.
 
-    For `with_auto_ids`, 0 means "no value yet", so it must not come from a user.
+    The rows keep their own ids: the result only raises the tablets' counters to these ids.
+    For `with_auto_ids`, 0 means "no value yet", so a user's 0 must not reach it.
+
+    ids: the values of the auto-incrementing key column in an upsert.
     """
     assert isinstance(ids, pa.Array), "only text columns are long"
     values: np.ndarray = np.maximum(ids.to_numpy(zero_copy_only=False), 1)
@@ -504,9 +507,12 @@ def group_starts(keys: EncodedKeys) -> np.ndarray:
 
 
 def turns(sizes: np.ndarray) -> Iterator[np.ndarray]:
-    """Yield the positions of the first rows of all groups, then of all second rows, and so on.
+    """Yield positions of rows in turns, so that no turn has two rows of the same key.
 
-    sizes: the number of rows of each group. Rows are sorted by group.
+    The first turn has the first row of each key, the second turn has the second rows, and so on.
+    The caller can then handle all rows of a turn at once.
+
+    sizes: the number of rows of each key. The rows are sorted by key.
     """
     starts, left, number = np.cumsum(sizes) - sizes, np.flatnonzero(sizes), 0
     while len(left):

@@ -108,7 +108,11 @@ def resolve(
 
 
 def _is_uniform(operation: PreparedOperation) -> bool:
-    """Whether a single row of each key decides what happens to the key. If not, use `resolve_rows`."""
+    """Whether one row of each key alone decides what happens to the key.
+
+    This is the first or the last row of the key, depending on the operation. If the result is
+    False, several rows of a key can matter, and the caller must use the slower `resolve_rows`.
+    """
     remembers = operation.sequence is not None and operation.name == "delete"
     # Of several upserts of a new key, the first sets immutable columns, and the last the others.
     mixed = operation.name == "upsert" and not operation.is_distinct and bool(operation.schema.immutable_ids)

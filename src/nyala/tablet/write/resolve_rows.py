@@ -449,7 +449,8 @@ class _Values:
         """Return the value of each key: from its last row that gives the column.
 
         applied: a mask of the rows to use; the others are ignored.
-        chosen:  the indexes of rows to use instead, one row for each key.
+        chosen:  the indexes of the rows that give the values instead of the last rows, at most one
+                 row of each key. None: the last rows.
         Returns: None if no operation gives the column.
         """
         parts: list[Column] = []

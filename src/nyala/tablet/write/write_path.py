@@ -260,16 +260,17 @@ def once(
     *,
     large: bool = False,
 ) -> _Result | WriteResult:
-    """Commit a batch by calling `under_lock`, if no batch with this idempotency key was committed.
+    """Commit a batch by calling `under_lock`, unless its idempotency key was committed before.
 
-    The call has the commit lock. Afterwards the function waits until the commit is durable and
-    published, as `locked` does.
+    `under_lock` is called with the commit lock. Then this function waits until the commit is
+    durable and published.
 
     idempotency_key: None: commit in any case.
     under_lock: resolves and commits the batch.
     result_of: computes the result from what `under_lock` returned, and the timestamp.
     large:   the batch is probably too large for the log.
-    Returns: the result. If there is an earlier batch, the total counts of its requests.
+    Returns: the result. If the idempotency key was committed before: the recorded result of that
+             batch, with the sums of the counts of all its requests.
     """
 
     def unless_committed() -> tuple[_Outcome | CommittedKey, Ticket]:
@@ -765,7 +766,10 @@ def _error_table(
 
 
 def failure(resolved: ResolvedBatch, requests: Sequence[Request]) -> Exception:
-    """Return the exception for a batch with failing rows: their number, and the first message."""
+    """Return the exception for a batch with failing rows.
+
+    Its message says how many rows failed, and gives the message of the first of them.
+    """
     operations = resolved.operations
     tables = [
         _error_table(resolved.table, request, errors, operation)
