@@ -206,7 +206,7 @@ def test_invalid_copies_are_refused(db: Database) -> None:
         db.copy_table("t", "t")
     with pytest.raises(nyala.TableNotFoundError):
         db.copy_table("nothing", "u")
-    with pytest.raises(nyala.InvalidArgumentError, match="table name is empty"):
+    with pytest.raises(nyala.InvalidArgumentError, match="table name is an empty text"):
         db.copy_table("t", "")
     with pytest.raises(nyala.InvalidArgumentError, match="only primary key columns"):
         t.repartition(nyala.hash_partition("v", buckets=2))

@@ -918,7 +918,8 @@ class Store:
     def _checkpoint(self, unneeded: Collection[str]) -> None:
         """Write a checkpoint if it is due.
 
-        unneeded: segments of the log whose batches are all in data files.
+        unneeded: segments of the log whose batches are all in data files. Because they can be deleted
+                  after a checkpoint, they make one due.
         """
         if self._medium.checkpoints.is_due(unneeded):
             self.write_checkpoint()

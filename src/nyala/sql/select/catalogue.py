@@ -50,7 +50,7 @@ class _Catalogue:
     """
 
     def __init__(self, definitions: Iterable[str]) -> None:
-        """definitions: CREATE TABLE and COMMENT statements, which make an empty copy of each table to describe."""
+        """Make a DuckDB that describes tables. definitions: the CREATE TABLE and COMMENT statements of these tables."""
         import duckdb
 
         opened = duckdb.connect(":memory:", config=SMALL)

@@ -503,7 +503,7 @@ class ObjectLog:
         return log_start if before is None else max(log_start, before.log_start, key=lambda slot: slot.place)
 
     def _before(self, border: int) -> tuple[Slot, int, int]:
-        """Return the position in the log of a checkpoint that replaces the records before `border`.
+        """Return where the log continues after a checkpoint that replaces the records before `border`.
 
         border: an offset that the method `border` returned. All records before it are synced.
         Returns: (slot, CRC, timestamp). The slot is that of the first object with later records.

@@ -68,7 +68,7 @@ def test_other_group_sizes_are_read() -> None:
 @pytest.mark.parametrize(
     ("content", "reason"),
     [
-        (block([b"a", b"bc"], [b"x", b"y", b"z"]), "expected 1 "),
+        (block([b"a", b"bc"], [b"x", b"y", b"z"]), "for 1 values"),
         (block([b"a"], [b"x", b"y"]), "expected 3 "),
         (block([b"a"], [b"x", b"y", b"z"], 21), "groups of 2\\^21"),
         (block([b"a"], [b"x", b"y", b"z"], 255), "groups of 2\\^255"),
