@@ -219,8 +219,8 @@ def read_header(block: pa.Buffer, path: str, offset: int) -> BlockHeader:
     stored = header.validity_length, header.values_length, header.values_size
     if [length > 0 for length in stored] != [has_both, has_values, has_values]:
         raise CorruptionError(
-            f"{header.values_length} bytes of values and {header.validity_length} bytes of bitmap do not fit "
-            f"{header.row_count} rows with {header.null_count} NULLs",
+            f"expected lengths that fit {header.row_count} rows with {header.null_count} NULLs, found "
+            f"{header.values_length} bytes of values and {header.validity_length} bytes of bitmap",
             path,
             offset,
         )
