@@ -1152,7 +1152,7 @@ class Database:
         TableNotFoundError
             One of the tables does not exist.
         StorageError, CorruptionError
-            The backup failed. Backups of tables that were already complete stay.
+            The backup failed. The backups that were already complete stay in the folder.
 
         Notes
         -----

@@ -372,18 +372,23 @@ def _read_table(table: pa.Table, positions: np.ndarray, schema: Schema, format: 
 def _columns_of_envelopes(
     table: pa.Table, numbers: np.ndarray, deletes: np.ndarray, schema: Schema, format: EventFormat
 ) -> tuple[pa.Table, np.ndarray, np.ndarray, dict[str, Any]]:
-    """Return (table, numbers, deletes, columns) of Debezium events, with one entry per row to write or delete.
+    """Return the rows that Debezium events write or delete, as (table, numbers, deletes, columns).
 
     A Debezium event has the row before the change in its field `before`, and the row after the change
-    in its field `after`. An event that changes the key gives two rows: the first deletes the old key,
-    the second writes the new row.
+    in its field `after`. Most events write or delete one row. An event that changes the key gives two
+    rows: the first deletes the old key, the second writes the new row.
 
-    The result `columns` maps the name of each column to an array of its values. The values come from
-    `after`, except the keys of deleted rows, which come from `before`.
+    The parameters have one entry for each event:
+        table    the event
+        numbers  the position of the event
+        deletes  whether the event deletes its row
 
-    table:   the events, one row each.
-    numbers: the position of each event.
-    deletes: whether each event deletes its row.
+    The results have one entry for each row that is written or deleted:
+        table    the event of the row
+        numbers  the position of this event
+        deletes  whether the row is deleted
+        columns  a dict with an array of values for each column name. The values come from `after`,
+                 except the keys of deleted rows, which come from `before`.
     """
     _require_images(table, deletes, numbers)
     before, after = (_fields_of(table, name) for name in _IMAGES)

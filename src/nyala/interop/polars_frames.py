@@ -491,9 +491,12 @@ def _translate_comparison(column: Any, op: str | None, literal: Any, schema: pa.
 
 
 def _translate_double_comparison(name: str, op: str, value: float) -> _Translation:
-    """Translate a comparison in which polars casts a decimal column to doubles.
+    """Translate a polars comparison of a decimal column with a double to a predicate of Nyala.
 
-    Returns bounds for the decimals. Because the cast rounds, the bounds are a little wider.
+    polars casts the decimals to doubles, which rounds them. The predicate compares the decimals
+    without a cast, with bounds slightly beyond `value`. So it loses no row, but may select some rows
+    too many. The translation is marked as not exact, so polars checks the selected rows again.
+    `<>` and values that are not finite cannot be translated.
     """
     if not math.isfinite(value) or op == "<>":
         return _UNKNOWN

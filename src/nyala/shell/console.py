@@ -98,9 +98,11 @@ class Console:
 
 
 class _ShownRows:
-    """Yields the first `limit` rows of a result, and counts its rows. Counting stops after `ROWS_COUNTED` rows.
+    """Yields the first rows of a result, and counts all its rows.
 
-    limit: None: yield all rows.
+    Counting stops after more than `ROWS_COUNTED` rows. `summary` then says "more than 100,000 rows".
+
+    limit: the number of rows to yield. With None, all rows are yielded.
     """
 
     def __init__(self, limit: int | None) -> None:

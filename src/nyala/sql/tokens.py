@@ -222,7 +222,7 @@ def with_first_rows(text: str) -> str:
 def with_short_lists(text: str) -> str:
     """Return the text without the values of long IN lists, except for the first value of each list.
 
-    DuckDB parses the shorter text faster, which is enough to find its tables and columns.
+    The shorter text names the same tables and columns, and DuckDB parses it faster.
     A list is long if it has at least 500 values, all literals or parameters.
     """
     found = (token for token in tokens(text) if token.kind == "list")

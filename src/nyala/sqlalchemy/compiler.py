@@ -49,7 +49,10 @@ def insert(table: Any) -> Insert:
 
 
 def counted_column(table: Any) -> Any:
-    """Return the integer key column that gets the next number in an INSERT without a key; None: no such column."""
+    """Return the integer key column that gets new values if an INSERT does not give its values.
+
+    The new values continue after the greatest value of the column. None: the table has no such column.
+    """
     column = getattr(table, "_autoincrement_column", None)
     if column is None or (column.default is not None and not column.default.is_sequence):
         return None
@@ -57,7 +60,10 @@ def counted_column(table: Any) -> Any:
 
 
 class NyalaExecutionContext(DefaultExecutionContext):
-    """Adds the next numbers of an integer key to the parameters of an INSERT without a key."""
+    """Adds new key values to the parameters of an INSERT that does not give values of the integer key.
+
+    The new values are greater than every value that the key column has or was given before.
+    """
 
     @classmethod
     def _init_compiled(

@@ -23,7 +23,10 @@ _LAST: Final[dict[tuple[str, int], int]] = {}
 
 
 def take(connection: Connection, table: str, column: str, count: int) -> range:
-    """Reserve and return `count` values for an integer key column, above all values that exist or were reserved."""
+    """Reserve and return `count` new values for an integer key column.
+
+    The values are greater than every value that exists in the column or was reserved before.
+    """
     database = connection.database
     key = database._store.store_id, database._root().table(table).id
     greatest = _LAST.get(key)
@@ -41,11 +44,12 @@ def with_values(
 ) -> list[dict[str, Any]]:
     """Return the rows of parameters with values for missing integer keys.
 
-    The values are above all values of the key that exist or were given before.
+    The new values are greater than every value that exists in the key column or was given before.
 
     connection: used to read the greatest stored value of the key.
     column: the key column.
-    names: the names of the parameters that give its values. A value is missing if it is None.
+    names: the names of the parameters for the key. There are several names if one INSERT has several
+        rows of VALUES: one for each row. A value is missing if it is None or not in the parameters.
     rows: the parameters of each execution, by name.
     """
     missing = sum(row.get(name) is None for row in rows for name in names)

@@ -12,9 +12,9 @@ writes to that process (`handover.remote_writer`). After that process has ended,
 makes this process the writer, for all handles of the `OpenStore`.
 
 A program may lose a `Database` without closing it. Python then frees the `Database`, because
-neither the store nor its threads refer to it. But freeing it does not close the store: Python may
-do this in a thread that holds the store's locks. Instead, the next `connect` to the same folder
-finds that the open store has no users, and closes it first.
+neither the store nor its threads refer to it. But freeing a `Database` does not close the store,
+because Python may free the `Database` in a thread that holds the store's locks. Instead, the next
+`connect` to the same folder finds that the open store has no users, and closes it first.
 
 O1  If Python freed every `Database` of a store without `close()`, the next call of `connect` closes the
     store. The garbage collector never does.

@@ -68,8 +68,9 @@ class Assigned:
         return rows.select([self._old(key) for key in keys]).rename_columns(keys)
 
     def _old(self, key: str) -> str:
-        """Return the column name for the old values of a key column in the result of the SELECT.
+        """Return the name of the column for the old values of a key column.
 
+        The SELECT that computes the new values of the changed rows also returns this column.
         key: the name of the key column.
         """
         return self.target.unused(f"old {key}")

@@ -171,8 +171,9 @@ def _insert(context: Context, source: Source, text: str, rows: _Rows) -> str | N
 
 
 def _check_values(context: Context, source: Source, values: Sequence[str], rows: _Rows) -> None:
-    """Check that DuckDB allows the values in VALUES, where `*`, aggregate and window functions are errors.
+    """Check that DuckDB accepts the expressions `values` in a VALUES clause.
 
+    A VALUES clause must not contain `*`, aggregate functions or window functions.
     Raises: InvalidArgumentError, ColumnNotFoundError.
     """
     if all(_is_constant(value) or _is_parameter(value, rows) for value in values):

@@ -155,7 +155,10 @@ class _Merge(LazyValues):
 
     @property
     def _number(self) -> str:
-        """The name of the column that `_numbered` adds to the source. No other column has this name."""
+        """The name of the additional column in which `_numbered` numbers the rows of the source.
+
+        No column of the source has this name. The numbers identify the rows of the source.
+        """
         name = self.statement.unused("number")
         while name in map(str.lower, self.rows.column_names):
             name += "_"

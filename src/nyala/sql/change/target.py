@@ -109,7 +109,11 @@ class Target:
         return name
 
     def alias_of(self, name: str) -> str:
-        """Return `"alias"."name"`."""
+        """Return the SQL text that names a column of this table in an expression, such as `"t"."price"`.
+
+        In this example, `t` is the statement's alias of the table.
+        name: the name of the column.
+        """
         return f"{quoted(self.alias)}.{quoted(name)}"
 
     def is_named_in(self, expression: str) -> bool:
@@ -124,7 +128,11 @@ class Target:
         )
 
     def aliases_of(self, names: Iterable[str]) -> str:
-        """Return `"alias"."name", …` for a SELECT list."""
+        """Return the SQL text that lists columns of this table after SELECT, such as `"t"."id", "t"."price"`.
+
+        In this example, `t` is the statement's alias of the table.
+        names: the names of the columns.
+        """
         return ", ".join(map(self.alias_of, names))
 
 

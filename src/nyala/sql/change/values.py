@@ -68,8 +68,11 @@ class _Values:
     def row(self, number: int, plain_count: int) -> list[str]:
         """Return the texts of the values of one row.
 
+        The first rows are together in one text, the field `plain`. The field `others` has each later
+        row as a list of texts.
+
         number: the number of the row, from 0.
-        plain_count: the number of rows in the text `plain`. The rows in `others` follow them.
+        plain_count: the number of rows in `plain`.
         """
         if number < plain_count:
             return TokenReader(TokenReader(row_at(self.plain, number)).parenthesised()).listed()

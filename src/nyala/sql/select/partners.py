@@ -15,10 +15,11 @@ The input is the tree of the statement that DuckDB's parser returns.
 Invariants
     J1  The statement names both tables once, and not in a WITH clause, which DuckDB may read more
         than once.
-    J2  Each `Partner` follows from an equality that is TRUE for every row in the result. Inner
-        joins, semi joins and WHERE restrict both tables. Outer and anti joins restrict only the
-        side whose rows without a partner are dropped. ASOF and POSITIONAL joins, and samples,
-        restrict no table, because their results depend on more than the values of rows.
+    J2  A join restricts a table if only its rows with a partner can change the result.
+        Inner joins, semi joins and equalities in WHERE restrict both tables. Left joins and anti
+        joins restrict only the right table. Right joins restrict only the left table. Full, NATURAL,
+        ASOF and POSITIONAL joins restrict no table. A join with a sample, and the WHERE of a SELECT
+        with a sample, also restrict no table.
     J3  A subquery returns values of a column if it selects this column, its minimum, its maximum,
         or a function such as `any_value` of it.
     J4  A part of a statement that this module does not know has no partners.
@@ -96,7 +97,10 @@ _SERIALIZE: Final = (
 
 
 def partners_of(cursor: Any, statement: str, tables: Mapping[str, pa.Schema]) -> list[Partner]:
-    """Return which columns of the statement's tables must equal values of other tables.
+    """Return which rows of the statement's tables the joins need, as `Partner` objects.
+
+    Each object names a column of one table and a column of another table. The statement needs only
+    rows whose value in the first column also occurs in the second. So fewer rows have to be read.
 
     tables: the schemas of the tables that the statement names.
     Cost: half a millisecond, because DuckDB parses the statement; nothing for a single table.
@@ -113,7 +117,10 @@ def partners_of(cursor: Any, statement: str, tables: Mapping[str, pa.Schema]) ->
 
 
 def partners_in(tree: Any, tables: Mapping[str, pa.Schema]) -> list[Partner]:
-    """Return which columns of a statement's tables must equal values of other tables, as in a join.
+    """Return which rows of a statement's tables its joins need, as `Partner` objects.
+
+    Each object names a column of one table and a column of another table. The statement needs only
+    rows whose value in the first column also occurs in the second.
 
     tree: the statement as DuckDB's function `json_serialize_sql` returns it.
     tables: the schemas of the statement's tables, by name.
@@ -171,9 +178,10 @@ def _nodes(tree: Any, in_with: bool) -> Iterator[tuple[dict[str, Any], bool]]:
 
 
 class _Reader:
-    """Finds which columns of a parsed SELECT must equal columns of other tables, as `Partner` objects.
+    """Finds which rows of its tables a parsed SELECT needs, and yields them as `Partner` objects.
 
-    It ignores case in names, as DuckDB does.
+    Each object names a column of one table and a column of another table. The SELECT needs only rows
+    whose value in the first column also occurs in the second. Case in names is ignored, as in DuckDB.
     """
 
     def __init__(self, tables: Mapping[str, pa.Schema]) -> None:

@@ -74,7 +74,8 @@ def data_named(source: Snapshot | Transaction, rights: Rights, name: str) -> Any
 
     source: the snapshot or transaction of the statement. If the variable is a table of the same
         store, its rows are read from `source`.
-    rights: finds the variable, and returns None if the statement may not read variables.
+    rights: its method `variable` looks up the value of the variable. The method returns None if the
+        statement may not read variables.
     """
     value = rights.variable(name)
     return None if value is None else _table_of(name, value, source)

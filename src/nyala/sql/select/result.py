@@ -259,9 +259,12 @@ class _Run:
         return session
 
     def plan(self) -> None:
-        """Plan the statement, and keep the plan if a second planning would not change it.
+        """Let DuckDB plan the statement, and keep the plan for the run unless a second plan may be better.
 
-        If the statement has long lists, only its tables and columns are checked, because planning
+        The planning shows which predicates each scan can apply, and how many rows match them. If this
+        changes the row counts or predicates for a second planning, the run plans the statement again.
+
+        If the statement has long IN lists, only its tables and columns are checked, because planning
         would cost as much as running.
         """
         bound = self._statement
@@ -356,8 +359,9 @@ class _Run:
         """Prepare the scans for a run, and return what DuckDB must execute.
 
         before, after: text around the statement, or "".
-        Returns the statement as DuckDB parsed it, which saves parsing it again. With a text before or
-        after it, or if the parsed statement was shortened, the result is the whole text.
+        Returns the statement as DuckDB parsed it, which saves parsing it again. In two cases the
+        result is the whole text instead. The first case is a text before or after the statement. The
+        second case is a statement with long IN lists: it was parsed with only one value of each list.
         """
         for source in self.sources:
             source.begin()

@@ -73,8 +73,10 @@ class Planning:
     def __init__(self, largest: bool = False) -> None:
         """largest: whether the table is the largest one of the statement.
 
-        If so, its scan also applies predicates that each match many rows, if few rows match all of
-        them. DuckDB applies the predicates that the scan does not accept.
+        Usually a scan applies only predicates that save much: few rows match them, or few rows must
+        be read. The scan of the largest table can also apply predicates that each match up to half of
+        the rows. It does so if few rows match all of these predicates together. DuckDB applies the
+        predicates that the scan does not apply.
         """
         self.largest = largest
         self.found: dict[Node, Estimate] = {}
@@ -119,10 +121,12 @@ class Planning:
     def _for_next_planning(self) -> tuple[bool, float]:
         """Return (together, matching) for DuckDB's next planning, from the predicates of the last planning.
 
-        together: whether the scan applies every predicate that excludes at least half of the rows. True
-            only for the statement's largest table, and only if few of its rows match all of them.
-        matching: a number from 0 to 1. DuckDB receives this number times the table's number of rows as
-            the row count.
+        together: whether the scan applies every predicate that at most half of the table's rows match.
+            True only for the statement's largest table, and only if few of its rows match all of
+            these predicates together. With False, the scan usually applies a predicate only if few
+            rows match it or few rows must be read.
+        matching: a number from 0 to 1, the estimated share of the rows that the scan returns. DuckDB
+            receives this number times the table's number of rows as the row count for its plan.
         """
         if not self.mentions:
             return self.together, self.matching
@@ -348,7 +352,10 @@ class ScanSource:
 
 
 def _distinct(values: pa.ChunkedArray) -> pa.Array | None:
-    """Return the distinct values without NULL; None for a type that cannot be looked up."""
+    """Return the distinct values without NULL, as the list of a predicate `column IN (…)`.
+
+    None: such a predicate does not support the type of the values.
+    """
     chunks = [supported_array(chunk) for chunk in values.chunks]
     if not all(chunk is not None for chunk in chunks):
         return None
