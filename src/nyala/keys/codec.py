@@ -157,7 +157,9 @@ class KeyCodec(LazyValues):
     def decode(self, keys: EncodedKeys) -> list[pa.Array]:
         """Return the key columns as Arrow arrays: the inverse of `encode`.
 
-        Raises: CorruptionError if a key of layout "binary" is not a key of these column types.
+        Raises: CorruptionError if the keys have a variable length, because a column is a string for
+                example, and the bytes of a key do not fit the column types. Keys of a fixed length
+                are not checked.
         """
         if isinstance(keys, BinaryKeys):
             return self._decode_variable(keys.data)

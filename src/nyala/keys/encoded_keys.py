@@ -137,9 +137,11 @@ class EncodedKeys(abc.ABC):
         """
 
     def prepare_slices(self) -> None:  # noqa: B027
-        """Prepare these keys to be cut into slices, whose keys are then searched for.
+        """Make later searches for slices of these keys faster.
 
-        The searches are faster if all keys differ only in their last 8 bytes. The keys must ascend.
+        Call this before the keys are cut into slices that are passed as `probes` to `search` or
+        `find`. It remembers whether all keys differ only in their last 8 bytes. Then the searches
+        compare only these bytes. The keys must ascend.
         """
 
     @abc.abstractmethod
@@ -329,8 +331,9 @@ class NumpyKeys(EncodedKeys):
         all have the same bytes before the last 8, and so must the probes. Then the integers are the
         last 8 bytes. The keys of `self` must ascend.
 
-        Several long probes give None if the caller has not called `prepare_slices` on them. A
-        single probe needs no such call.
+        Return None also if there are several long probes and the caller did not call
+        `prepare_slices` on them before. This call finds out whether their first bytes are the same.
+        A single probe does not need it.
         """
         other = self._same(probes)
         if self.layout == "int":

@@ -58,8 +58,9 @@ class AheadOfClock:
         """Return the timestamp to read at, if a user reads as of a datetime.
 
         Usually this is `timestamp` itself. But the datetime may be in the latest period in which
-        the store's timestamps were ahead of the machine's clock. Then the result is the newest
-        timestamp of this period.
+        the store's timestamps were ahead of the machine's clock. Then rows that were written before
+        the datetime may have later timestamps. So the result is the newest timestamp of the period,
+        and the read sees these rows.
 
         timestamp: the user's datetime, converted by `parse_at`.
         """

@@ -245,8 +245,10 @@ def _range_of(partition: Partition) -> tuple[bytes | None, bytes | None]:
 def alter(store: Store, table_id: int, steps: Sequence[Step], *, phase: Phase = no_phase) -> TableEntry:
     """Apply the steps as one alteration, and return the table's new catalogue entry.
 
-    phase:  a function for tests. It is called with "begun" before the commit lock is taken, and
-            with "frozen" and "committed" under this lock.
+    phase:  a function for tests. It is called with "begun" before the commit lock is taken, with
+            "frozen" under this lock, before the change is written, and with "committed" after that,
+            still under the lock. If the schema changes, then at "frozen" the former MemRowSets take
+            no more inserts.
     Raises: errors of the steps; TableNotFoundError if the table was dropped; StorageError. Nothing
             changes then.
     """

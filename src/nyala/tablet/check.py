@@ -693,7 +693,10 @@ def _unnamed(env: Env, path: str, state: CatalogState) -> tuple[list[str], list[
 
 
 def _overlapping(stores: Sequence[AnyRowSet]) -> Iterator[tuple[AnyRowSet, AnyRowSet]]:
-    """Yield pairs of rowsets that may have a key in common. MemRowSets come first in a pair."""
+    """Yield pairs of rowsets that may have a key in common. MemRowSets come first in a pair.
+
+    stores: the rowsets to be compared, in any order.
+    """
     memories = [store for store in stores if isinstance(store, MemRowSet) and store.row_count]
     disks = sorted(
         (store for store in stores if isinstance(store, DiskRowSet)), key=lambda rowset: rowset.meta.key_min

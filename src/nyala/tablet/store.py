@@ -586,10 +586,11 @@ class Store:
         return state
 
     def trim_log(self) -> None:
-        """Make all segments of the log garbage, if all rows are in files. Otherwise do nothing.
+        """Make all segments of the log garbage, if all rows are in files and this is worthwhile.
 
-        Also does nothing if no batch was logged since the log was last trimmed, unless the log has
-        more bytes than `log_limit_bytes` and `CHANGES_MAX_BYTES`.
+        It is worthwhile in two cases: a batch was logged since the log was last trimmed, or the log
+        has more bytes than the greater of `log_limit_bytes` and `CHANGES_MAX_BYTES`. Otherwise do
+        nothing.
         Raises: the errors of `transact`.
         """
         with Uninterrupted(), self.commit_lock:

@@ -73,8 +73,11 @@ def _net_splits(
 ) -> Iterator[tuple[Touched, int, int, bool]]:
     """Yield (a rowset's changes, lower, upper, is_apart) for each split of the tablet.
 
-    apart: the rowsets whose inserted and deleted rows the caller merges with those of other
-           rowsets. `is_apart`: whether the rowset is one of them.
+    A split is a range [lower, upper) of rows of one rowset. `is_apart`: whether the rowset is in
+    `apart`.
+
+    apart: the rowsets whose inserted and deleted rows the caller reads separately, because other
+           rowsets may have rows with the same keys.
     """
     for rowset in tablet.all_rowsets():
         if may_meet(rowset, spec):
@@ -116,14 +119,17 @@ def _overlapping(table: TableState, tablet: TabletState, spec: ChangeSpec) -> li
 
 
 def _net_split(touched: Touched, lower: int, upper: int, moved: bool | None) -> pa.RecordBatch | None:
-    """Return the changed rows of [lower, upper), before rows of a key are merged; None: no row.
+    """Return the rows of one rowset, in [lower, upper), that changed in the interval; None: no row.
+
+    The rowset may not have all changes of a key: another rowset may have a row of the same key. The
+    caller merges such rows.
 
     The columns are: the key; the values of the other columns; the timestamp of the newest change;
     whether the row exists at `since`; whether it exists at `until`. The values are those at
     `until`, at `since`, or both, as `spec.values_at` says.
 
-    moved: True: only rows that were inserted or deleted in the interval; False: only other rows;
-           None: all.
+    moved: True: return only rows that were inserted or deleted in the interval; False: return only
+           rows that were updated; None: return both.
     """
     spec, rowset = touched.spec, touched.rowset
     rowids, newest, has_moved = touched.rows(lower, upper)
@@ -145,7 +151,10 @@ def _net_split(touched: Touched, lower: int, upper: int, moved: bool | None) -> 
 
 
 def _moments(spec: ChangeSpec, before: Bools, after: Bools) -> list[tuple[Bools, int]]:
-    """Return the moments whose values the feed shows, as (mask of the existing rows, moment).
+    """Return a list of (mask, moment): the one or two moments whose values the change feed shows.
+
+    The moments are `spec.until`, `spec.since`, or both, as `spec.values_at` says. The mask marks
+    the rows that exist at the moment.
 
     before, after: whether each row exists at `since`, and at `until`.
     """

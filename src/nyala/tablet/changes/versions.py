@@ -58,7 +58,7 @@ from nyala.tablet.state.root import AnyRowSet, TableState
 
 
 def all_versions(table: TableState, spec: ChangeSpec) -> Iterator[pa.RecordBatch]:
-    """Yield all versions of the table's rows, by timestamp and key."""
+    """Yield all versions of rows in the interval of `spec`, sorted by timestamp, then by key."""
     most = _most_versions(table, spec)
     for since, until, count in _slices(table, spec, most):
         part = dataclasses.replace(spec, since=since, until=until)

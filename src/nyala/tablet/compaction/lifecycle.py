@@ -180,15 +180,16 @@ def compact_together(
     plans: Sequence[tuple[int, Plan]],
     run_all: Callable[[Sequence[Job]], Sequence[Output]],
 ) -> list[CompactionReport]:
-    """Execute plans (tablet id, plan) of several tablets, and replace all their inputs together.
+    """Execute plans (tablet id, plan) of several tablets, and replace their inputs together.
 
-    One change of the catalogue replaces all inputs by the outputs; each `ExpirePlan` has its own
-    change.
+    An `ExpirePlan` only drops expired rowsets and files. Each of these plans is executed first, by
+    its own change of the catalogue. Then `run_all` executes the other plans, and one change
+    replaces all their inputs by the outputs.
     Leaves out plans whose rowsets are reserved by others, or whose reservation was revoked.
 
     run_all: runs the jobs anywhere and returns their outputs in order; raises if one failed.
-    Raises:  the errors of `compact`. No input is replaced then, and the files of all jobs are
-             removed.
+    Raises:  the errors of `compact`. Then no input of the jobs is replaced, and the files of all
+             jobs are removed. The changes of `ExpirePlan`s stay.
     """
     reports = [
         report

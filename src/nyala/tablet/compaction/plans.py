@@ -98,9 +98,10 @@ class RowSetLayout:
     def kept_base_bytes(self) -> int:
         """The estimated number of bytes of base data that a merge keeps of this rowset.
 
-        Expired rows do not count, nor columns that were replaced or dropped. If the data takes more
-        than 8 times as much in memory as on disk, the value is an eighth of its size in memory. The
-        merge then writes more, smaller rowsets.
+        Expired rows do not count, nor columns that were replaced or dropped. If the base data takes
+        more than 8 times as much in memory as on disk, the estimate starts from an eighth of its
+        size in memory. This larger estimate makes the merge write more and smaller rowsets, so that
+        each one takes less memory.
         """
         base = max(self.base_bytes - self.superseded_bytes, self.decoded_bytes // size.DECODED_PER_TARGET)
         return base - base * self.expired_rows // max(1, self.row_count)

@@ -7,8 +7,8 @@ greatest key on the right. A look-up must search each rowset whose range has the
     ┌───────────── w: 8 MB, flushed just now ──────────────┐
     ┌──── a: 32 MB ────┐┌──── b: 32 MB ────┐┌─c─┐┌─d─┐┌─e──┐
 
-    merge     w with similar rowsets, so that look-ups search fewer rowsets (Kudu's objective);
-              c with d, so that scans open fewer files
+    merge     rowsets whose key ranges overlap, so that look-ups search fewer rowsets (Kudu's
+              objective); small neighbours, such as c and d, so that scans open fewer files
     rewrite   one rowset in which half of the bytes are dead rows or expired history
     major     merges REDO of some columns into the base, so that scans of the present need not apply it
     minor     merges many delta files of a rowset into one
@@ -18,10 +18,11 @@ The gains of all plans have the same unit, so they can be compared, even between
 
     gain = (saved bytes of reading or of disk space) / (rewritten bytes)
 
-The `width` of a rowset is the number of bytes that all rowsets have in its key range. Reads of this
-data are slower because of the rowset. The estimate assumes that reads are distributed over the keys
-like the data. So a merge of two equal rowsets of one key range has a gain of about 1, and a merge
-of four has 3. A compaction with a gain of 0.02 pays off after the data was read fifty times.
+The `width` of a rowset is the number of bytes that all rowsets have in its key range. Reads of keys
+in this range are slower because they must also search this rowset. The estimate assumes that reads
+are distributed over the keys like the data. So a merge of two equal rowsets of one key range has a
+gain of about 1, and a merge of four has 3. A compaction with a gain of 0.02 pays off after the data
+was read fifty times.
 
 Invariants
     Q1  Growth. A merge rewrites a rowset only together with enough other data: at least as many
@@ -35,7 +36,8 @@ Invariants
         removes garbage, a major compaction removes REDO, and a minor compaction and an expiry
         remove files.
     Q3  No plan contains a rowset that another compaction has reserved. But its data counts in the
-        widths of other rowsets, because a merge across it would not save reading.
+        widths of other rowsets: it stays in their key range, so reads must search it after a merge
+        too.
     Q4  After `plan_full` no two rowsets overlap, none has REDO, and a second `plan_full` returns
         nothing.
 
@@ -104,9 +106,11 @@ def best_plan(
     """Return the best next plan for one tablet; None if no plan is worth its cost.
 
     A plan that drops expired files comes first, if it is worth its cost, because it makes all other
-    work smaller. Otherwise the plan with the greatest gain is the best. The caller compares the
-    plans of several tablets by their gain. So a plan that drops files is returned with the gain of
-    the best other plan, if that is greater than its own.
+    work smaller. Without such a plan, return the plan with the greatest gain.
+
+    The caller compares the plans of several tablets by their gain. Dropping files may have a small
+    gain, but the tablet's other plans must not wait longer because of this. So the `gain` of a plan
+    that drops files is raised to that of the tablet's best other plan, if that is greater.
 
     target_bytes: the size of a full rowset.
     quiet: nobody has written to the tablet for a while. Then merges may rewrite large rowsets for
@@ -173,7 +177,8 @@ def choose_major(
     """Return the major delta compaction with the greatest gain for scans of the present.
 
     Returns None if no column is due.
-    redo_ratio_min: a column is due if REDO is at least this share of its bytes or of its rows.
+    redo_ratio_min: a column is due if its REDO has at least this many records per row, or this many
+                    bytes per byte of its base data.
     """
     plans = (_major_of(rowset, target_bytes, redo_ratio_min) for rowset in rowsets if rowset.available)
     return max((plan for plan in plans if plan), key=lambda plan: plan.gain, default=None)
@@ -314,10 +319,16 @@ def _or_rewrite(
 def _major_of(rowset: RowSetLayout, target_bytes: int, redo_ratio_min: float) -> MajorPlan | None:
     """Return the major delta compaction that is due for the rowset; None if no column is due.
 
-    A column is due if REDO is at least the share `redo_ratio_min` of its bytes or of its rows. A
-    column with less REDO waits, because each major compaction adds an UNDO file. The plan has the
-    due columns or all columns, whichever saves more for its cost. With all columns, no REDO file
-    stays.
+    REDO records are changes that were made after the base data was written. A column is due in two
+    cases:
+
+    - It has at least `redo_ratio_min` REDO records per row of the rowset.
+    - Its REDO has at least `redo_ratio_min` times as many bytes as its base data.
+
+    A column with less REDO waits, because each major compaction adds an UNDO file. All columns wait
+    while the rowset has little REDO in few files, unless `redo_ratio_min` is 0. The plan has the
+    due columns or all columns with REDO, whichever saves more for its cost. With all columns, no
+    REDO file stays.
     """
     if not rowset.redo_files or not rowset.redo_columns:
         return None

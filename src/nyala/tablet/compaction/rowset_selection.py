@@ -14,15 +14,21 @@ of a merge:
     budget   the greatest number of bytes that a merge may read
     1.003    decides between merges that save the same: the one with the smaller U wins
 
+Σ width is the cost of reads in the key ranges of the rowsets. U is subtracted because it is the
+cost of these reads after the merge.
+
 OPEN_BYTES is the cost of opening a rowset, as a number of bytes to read. The second sum is the cost
 that a merge saves because small rowsets become fewer; a full rowset adds 0 to it.
 
 The best set is found by dynamic programming over a NumPy table (a knapsack problem). The table has
 a row for each rowset and a column for each weight. The cell (r, w) holds the greatest sum of the
-two Σ terms, for rowsets whose first key is not below that of rowset r, with a total weight of at
-most w. Rowsets are added by ascending last key. Each one may join the sets in its own row, and in
-the rows of the rowsets with a smaller first key. So it updates these rows. The result is optimal,
-and takes 0.06 s for 500 rowsets.
+two Σ terms that a set of rowsets can reach. The set has only rowsets whose first key is not below
+that of rowset r, and a total weight of at most w.
+
+Rowsets are added by ascending last key. Each one updates its own row, and the rows of the rowsets
+with a smaller first key. Then 1.003 · U is subtracted from the best sum of each of these rows,
+where U is the data from the first key of the row's rowset to the last key of the added rowset. The
+greatest difference wins. The result is optimal, and takes 0.06 s for 500 rowsets.
 
 Invariants: Q1 (growth), Q2 (progress) and Q3 (reserved rowsets) of `compaction.policy`.
 Source: Kudu compaction policy; docs/design/kudu.md, "Choice of rowsets to merge".
@@ -231,12 +237,14 @@ class _Merge:
     def _with_enough_others(self, chosen: Ints) -> Ints:
         """Return the largest subset of `chosen` that gives each rowset enough other data.
 
-        So a large rowset is not rewritten for each small flush. Let n be the number of bytes of a
-        rowset, divided by the parameter `growth`. The other data is enough in two cases:
+        A rowset has enough other data in two cases. Let n be its number of bytes, divided by the
+        parameter `growth`:
 
         - The other rowsets have at least n bytes of data in the rowset's key range.
-        - The merge writes a rowset that is at least n bytes larger. A rowset that the merge writes
-          has at most the target size.
+        - The merged rowset is at least n bytes larger than this rowset. Only the part up to the
+          target size counts, because larger output is cut into several rowsets.
+
+        This rule prevents that each small flush rewrites a large rowset.
 
         chosen: indices of rowsets.
         """

@@ -141,9 +141,10 @@ class _Spill:
         return [self._file.append(data), data.size]
 
     def put_vector(self, vector: npt.NDArray[np.int64]) -> list[int]:
-        """Write an array of rowids or timestamps. Return [offset, length].
+        """Write an array of rowids or timestamps to the spill file. Return where it is in the file.
 
-        An array that is equal to an earlier one is not written again.
+        The result is [offset, length], in bytes. If an equal array was written earlier, write
+        nothing, and return the offset and length of that array.
         """
         for known, place in self._vectors:
             if known is vector or np.array_equal(known, vector):

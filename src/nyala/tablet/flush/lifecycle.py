@@ -15,9 +15,10 @@ A round has three steps. F is the timestamp of its first step, which freezes mem
 
 Invariants
     F1  A tablet's `inserts_durable` says up to which timestamp all its inserts are in files. A
-        round raises it to the F of the youngest MemRowSet that it writes. So a round also writes
-        every frozen MemRowSet that an earlier, failed round left. Rounds of one tablet commit in
-        the order of freezing (rule R2).
+        round raises it to the timestamp at which the youngest MemRowSet that it writes was frozen.
+        Older MemRowSets may have inserts up to this timestamp, if an earlier round failed and left
+        them frozen. So the round writes these MemRowSets too. Rounds of one tablet commit in the
+        order of freezing (rule R2).
     F2  A failed round changes nothing. The frozen MemRowSets and DeltaMemStores stay in the root,
         and the next round flushes them. The failed round, or the next open, removes its files.
     F3  A segment of the log is removed only by a catalogue change after which nothing in the
@@ -93,7 +94,11 @@ class FlushReport:
 
 @dataclass(frozen=True)
 class _NewRowSet:
-    """A rowset to be written: the rows [lower, upper) of `image`, the sorted rows of `memory`."""
+    """A rowset to be written. It gets the rows [lower, upper) of `image`.
+
+    memory: the frozen MemRowSet that has the rows.
+    image:  all rows of `memory`, in key order.
+    """
 
     memory: MemRowSet
     image: RowSetImage

@@ -1,12 +1,15 @@
 """Checks a load's staged files against the description in its commit request.
 
-Idle rows are rows of the load that change nothing, such as updates of missing rows (`load_write`).
+Idle rows are rows of the load that changed nothing when the load's task looked up their keys, such
+as updates of missing rows. They are staged as a rowset too, because the commit examines them again:
+other writers may have inserted or deleted their keys meanwhile (`load_write`).
 
     kind of file               the file must have
     rowset of new rows         all of the table's columns but no LIVENESS, because every row is live;
                                and an UNDO file with a LIVENESS record for each row: "absent before
                                the commit"
-    rowset of idle rows        the given columns, and LIVENESS, in which all rows are dead
+    rowset of idle rows        the columns for which the load has values, with the key columns; and
+                               LIVENESS, in which all rows are dead
     changes of a rowset        REDO of rows that exist in the rowset; the file's name has the rowset's id
 
 For all files the module compares the size, the columns and their positions in the file, the number

@@ -182,10 +182,10 @@ class RefuseLivingWriter:
     def __call__(self, epoch: Epoch) -> None:
         """Check that the last writer, which created `epoch` (the newest part of the log), is dead.
 
-        A living writer keeps renewing the hint, the object that names it. A hint that was not
-        renewed shows that its writer is dead. If the hint names an earlier writer than the last
-        one, wait up to 3 seconds for the last writer's hint. If it does not come, the last writer
-        counts as dead.
+        The hint is an object that names a writer. A living writer keeps renewing its hint. So a
+        writer whose hint was not renewed is dead. The hint may be missing or name an earlier
+        writer, because the last writer has not written its own hint yet. Then wait up to 3 seconds
+        for the last writer's hint. Without this hint, the last writer counts as dead.
 
         Raises: LockedError if the writer seems to be alive.
         """

@@ -18,9 +18,11 @@ inserted before it is updated, and updated before it is deleted. If a key is ins
 its delete, all gathered rows are applied before this insert.
 
 To detect such an insert, keys are compared by hash. If two keys have the same hash, rows are only
-applied a little earlier than necessary. In the log, an update may also precede an insert of its
-key, if the delete between them was committed as files. Then the update is in a file too, and the
-rule above skips it by its timestamp.
+applied a little earlier than necessary.
+
+The delete of a key may be missing in the log, because a large delete is written directly to files.
+The log then has an update of the key, followed by a new insert. The update is in a file too, so the
+rule above skips it by its timestamp, and the order of the two does not matter.
 
 Records name columns by id. A record of another schema version is adapted to the current one. A
 column whose type was widened gets the new type. A column that no readable snapshot has is left out.
@@ -252,9 +254,11 @@ def _projected(group: ResolvedGroup, table: TableState) -> ResolvedGroup:
 
 
 def _apply(table: TableState, kind: str, gathered: _Gathered) -> None:
-    """Apply gathered rows of one kind to memory, without rows that are in files already.
+    """Apply rows of the log to the memory of the tablets, except rows that are already in files.
 
-    kind: "insert", "update" or "delete". Raises: CorruptionError.
+    kind:     what the rows do: "insert", "update", "delete" or "tombstone" (see `Effect`).
+    gathered: the rows, all of this kind, from one or more batches of the log.
+    Raises: CorruptionError.
     """
     batch = pa.Table.from_batches([group.batch for group in gathered.groups]).combine_chunks()
     tablet_ids = np.concatenate(

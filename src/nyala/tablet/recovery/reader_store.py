@@ -281,7 +281,12 @@ class ReaderStore:
             return self._root, self._published
 
     def _followed(self, position: PositionRecord | None) -> bool:
-        """Replay the new part of the log. Return False if the catalogue must be loaded again."""
+        """Replay the new part of the log, and return whether this reader is up to date then.
+
+        False: the catalogue must be loaded again.
+        position: how far readers may read the log; None if the writer's file that says so is
+                  missing or damaged.
+        """
         # After an interruption, records may be lost between the file and memory. Then the next view
         # loads again.
         self._loaded = False

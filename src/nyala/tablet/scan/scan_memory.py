@@ -13,13 +13,13 @@ split that does not fit is not halved further in these cases:
                     because a split of each rowset is in memory.
     decoded again   Smaller splits would decode each byte more than `_AGAIN_MAX` times on average
                     (in a merge, `_AGAIN_MERGED_MAX` times), because without a cache a block is
-                    decoded once for each split that needs it. This case does not count for splits
-                    of more than 1 GiB.
+                    decoded once for each split that needs it. Splits of more than 1 GiB are halved
+                    all the same.
     one row         A split has at least one row.
 
-The estimated size of a split includes the text that changes gave to a column only if this is more
-than 256 MB in the rowset. It never includes other changes and rows in memory, because their size
-is limited when they are written.
+The estimated size of a split does not include rows in memory and changes, because their size is
+limited when they are written. There is one exception: if changes of a rowset gave a column more
+than 256 MB of text, this text is included.
 """
 
 from __future__ import annotations
@@ -87,9 +87,9 @@ class SplitSizer:
     def rows(self, lower: int, upper: int, split_rows: int) -> int:
         """Return the number of rows per split for the rows [lower, upper).
 
-        This is `split_rows`, halved until each split takes about `limit_bytes` or less. It may stop
-        earlier, because smaller splits decode blocks more often. The range must be inside one split
-        of `split_rows` rows.
+        This is `split_rows`, halved until each split takes about `limit_bytes` or less. The halving
+        stops earlier if smaller splits would decode the same blocks too often. The range must be
+        inside one split of `split_rows` rows.
         """
         whole = np.array([lower, upper])
         largest = self._per_row * (upper - lower)
@@ -118,7 +118,10 @@ class SplitSizer:
         return float(sizes.max())
 
     def _decoded_again(self, rows: int) -> float:
-        """Return how often a byte is decoded on average, for splits of `rows` rows and no cache."""
+        """Return how many times a byte is decoded on average, if a split has `rows` rows.
+
+        Without a cache, a block is decoded as a whole for each split that has some of its rows.
+        """
         decoded = sum(max(_block_bytes(reader), reader.row_bytes * rows) for reader in self._readers)
         return decoded / max(1.0, sum(reader.row_bytes for reader in self._readers) * rows)
 

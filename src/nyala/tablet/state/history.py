@@ -76,8 +76,9 @@ def oldest_readable(entry: TableEntry, published: int, now_us: int) -> int:
 def check_created(entry: TableEntry, timestamp: int, published: int, note: str = "") -> None:
     """Check that the table existed at `timestamp`.
 
-    published: the newest timestamp that readers may see. In a reader process it may be older than
-               the table's creation. The check then passes for `published` and later.
+    published: the newest timestamp that readers may see. A reader process may know a table that was
+               created after `published`. Then the check also passes from `published` to the
+               creation, so that a read of the newest moment does not fail.
     note:      appended to the message; see `mvcc.timestamp.naive_note`.
     Raises: TableNotFoundError, which names the first readable moment.
     """

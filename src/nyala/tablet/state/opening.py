@@ -179,9 +179,9 @@ def _names_in(env: Env, path: str) -> list[str] | None:
 def remove_orphans(env: Env, path: str, state: CatalogState) -> int:
     """Delete orphans, and return their number. The writer calls this when it opens the store.
 
-    Orphans are files in the folders of tablets that the catalogue does not name. If a file that the
-    catalogue names is missing, nothing is deleted: the catalogue may belong to another store, or an
-    orphan may be the missing file under another name.
+    An orphan is a file in a tablet's folder, if the catalogue does not name this file. If a file
+    that the catalogue names is missing, nothing is deleted: the catalogue may belong to another
+    store, or an orphan may be the missing file under another name.
     """
     orphans, _ = unreferenced_files(env, path, state)
     if orphans and any(not env.files.exists(f"{path}/{named}") for named in state.files()):

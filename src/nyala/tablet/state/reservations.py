@@ -42,7 +42,10 @@ class Reservation:
 
 
 class Reservations:
-    """The rowsets that compactions have reserved, and those that they must leave out for jobs.
+    """The rowsets that compactions have reserved, and the rowsets that jobs need.
+
+    No compaction may reserve a rowset of either kind. A job is work of other processes, such as a
+    load, that refers to rowsets of its plan.
 
     Each open store has one such object.
     """
@@ -134,7 +137,7 @@ class Reservations:
         return reservation is not None and reservation.holds_deltas
 
     def any_holds_deltas(self) -> bool:
-        """Whether flushes must leave the DeltaMemStore of any rowset in memory now."""
+        """Whether flushes must leave the DeltaMemStore of at least one rowset in memory now."""
         with self._lock:
             return any(taken.holds_deltas for taken in self._by_rowset.values())
 

@@ -100,7 +100,10 @@ class TabletState(LazyValues):
         return sum(store.nbytes for store in self._memory_stores())
 
     def memory_timestamp_min(self) -> int | None:
-        """Return the oldest timestamp with rows only in memory; None: all rows are in files."""
+        """Return the oldest timestamp of the rows and changes that are not in a file yet.
+
+        None: all rows and changes are in files.
+        """
         return _least(store.timestamp_min for store in self._memory_stores())
 
 
@@ -284,10 +287,11 @@ class Root(LazyValues):
 
     @lazy_value
     def floor(self) -> int:
-        """The oldest moment that this root can read; 0: all moments of the tables' histories.
+        """The oldest moment that this root can read.
 
-        At earlier moments some rows are missing: they were purged later, or a rewrite of their
-        table, such as a repartition, discarded them. A read of such a moment raises an error.
+        0 means that it can read all moments of the tables' histories. Before the floor, some rows
+        are missing: they were purged later, or a rewrite of their table, such as a repartition,
+        discarded them. A read of a moment before the floor raises an error.
         """
         return max(
             (

@@ -54,9 +54,9 @@ class Effect:
 
     @property
     def nbytes(self) -> int:
-        """The number of bytes of the rows: of the Arrow IPC message for the log, if it is encoded.
+        """The number of bytes that the rows take: the size of `message`.
 
-        Otherwise the number of bytes of `columns` in memory.
+        If `message` is None, the number of bytes of `columns` in memory.
         """
         return held_bytes(self.columns.values()) if self.message is None else self.message.size
 

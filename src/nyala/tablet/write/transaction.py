@@ -188,10 +188,10 @@ class OpenTransaction:
         """Commit operations on one table, and end the transaction.
 
         The operations were computed from the transaction's snapshot, and it must not have written
-        before. They are not kept in memory for later reads of the transaction. So the call costs
-        less than `write_together` and `commit`, and the transaction's limit of memory for writes
-        (`bytes_max`) does not apply. Large operations are written to files part by part
-        (`part_commit`).
+        before. Unlike `write_together`, the call does not keep the rows in memory for reads of the
+        transaction, because it ends the transaction at once. So it costs less, and the
+        transaction's limit of memory for writes (`bytes_max`) does not apply. Large operations are
+        written to files part by part (`part_commit`).
 
         requests: the operations; the keys of updates and deletes must be distinct.
         between: called after each part and before the commit. If it raises, nothing changes.

@@ -581,10 +581,10 @@ class DeltaAddition:
 
     Several additions, for several rowsets, share one batch `shared`.
     length: the number of changed rows.
-    order: for each row of `shared`, its position in the `Effect` from which it was taken; None: the
-           order is the same.
-    shift: 0: the changes get the timestamp of the batch. -1: they get the timestamp before it, for
-           a row that must be live only at this timestamp (see `TombstoneAddition`).
+    order: for each row of `shared`, the position of this row in the `Effect` that it comes from;
+           None: the order is the same.
+    shift: added to the timestamp t of the batch, to get that of the changes. 0: the changes get t.
+           -1: they get t - 1, for a row that must be live only at t - 1 (see `TombstoneAddition`).
     """
 
     deltas: DeltaMemStore
