@@ -216,10 +216,13 @@ def remove_abandoned(place: Place, table: str) -> None:
 
 
 def _work_folders(place: Place, path: str) -> Iterator[tuple[str, str]]:
-    """Yield (path, process mark) of each work folder, which holds an unfinished backup.
+    """Yield (path, process mark) of each work folder at `path`. It holds an unfinished backup.
 
-    The process mark identifies the process that writes the backup. If the backups are in a bucket,
-    work folders are inside of `path`. Otherwise `path` itself may be a work folder.
+    The process mark identifies the process that writes the backup.
+
+    path: any item in the folder that has all backups of one table. In a bucket, the item is a
+        backup's folder, and work folders are inside of it. In other places the item itself may be a
+        work folder.
     """
     if not place.in_bucket:
         found = WORK.fullmatch(os.path.basename(path))

@@ -165,7 +165,11 @@ def apply_rows(store: Store, name: str, step: RestoreStep, rows: pa.Table) -> No
 
 
 def rows_of(target: Backup, step: RestoreStep, file: PartFile) -> Iterator[pa.RecordBatch]:
-    """Read the rows of a file with `read_part`. Add the table and the tablet to its errors."""
+    """Read the rows of one file of a backup with `read_part`.
+
+    If `read_part` raises an error, this function names the table and the tablet in the error's
+    message.
+    """
     try:
         yield from read_part(target, step, file)
     except Error as error:

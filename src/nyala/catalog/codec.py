@@ -107,7 +107,9 @@ def _column_key(role: int, group: int, column_id: int) -> ColumnKey:
     the same keys.
 
     role: a number for the kind of values, such as base values or rowids (`format.ROLES`).
-    group: in a delta file, the number of the value columns that share rowids and timestamps.
+    group: a number, with two uses. In a delta file, columns with the same number share one column
+        of rowids and one of timestamps. For a column of encoded keys, the file has the key of every
+        2^group-th row.
     """
     return ColumnKey(role, group, column_id)
 

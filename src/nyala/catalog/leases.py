@@ -345,10 +345,12 @@ def oldest_needed(env: Env, directory: str, now_us: int) -> int | None:
 
 
 def collectable(garbage: Mapping[str, int], oldest: int | None) -> list[str]:
-    """Return the paths of garbage that no reader needs.
+    """Return the paths in `garbage` whose files no reader needs.
 
     garbage: for each path, the version of the catalogue in which the file became garbage.
-    oldest: the result of `oldest_needed` after the newest of these versions was committed.
+    oldest: the oldest version of the catalogue that a reader needs; None: no reader needs a
+        version, so all paths are returned. The caller must have determined it (`oldest_needed`)
+        after all versions in `garbage` were committed.
     """
     return [path for path, version in garbage.items() if oldest is None or version <= oldest]
 

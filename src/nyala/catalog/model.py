@@ -394,7 +394,7 @@ class CatalogState:
             yield delta.path
 
     def named_twice(self) -> frozenset[str]:
-        """Return the paths that two or more entries name. Cost: all entries."""
+        """Return the paths that two or more entries name. Cost: visits every entry."""
         counts = Counter(self.files())
         return frozenset([path for path, count in counts.items() if count > 1])
 
@@ -405,7 +405,7 @@ class CatalogState:
         return None if tablet is None else tablet.table_id
 
     def problems(self) -> Iterator[str]:
-        """Yield a sentence for every broken invariant. Cost: all entries."""
+        """Yield a sentence for every broken invariant. Cost: visits every entry."""
         for tablet in self.tablets.values():
             if tablet.table_id not in self.tables:
                 yield f"M1: tablet {tablet.id} belongs to table {tablet.table_id}, which does not exist"

@@ -354,8 +354,9 @@ class DeltaFile:
     def value_bytes(self, column_id: int) -> float:
         """Return the average size of the column's text or binary values, in bytes.
 
-        0 for columns of other types. A file with few records cannot have more text than
-        `LITTLE_TEXT_BYTES`: then the result is 0 too, and the file is not opened.
+        The result is 0 for columns of other types. It is also 0 if the file has so few records that
+        their values cannot exceed `LITTLE_TEXT_BYTES` together, even if each value has the greatest
+        allowed size. Then the file is not opened.
         """
         if (
             column_id not in self.column_ids

@@ -373,10 +373,12 @@ def _last_of(runs: Mapping[int, DeltaRun], rowid: int, snapshot: int) -> dict[in
 def _ordered(nodes: Sequence[Node]) -> _Order:
     """Sort the records of consecutive nodes by row and time, and return the sorted records.
 
-    nodes: all must have the same columns. Each may consist of two smaller nodes.
+    A node has the changes of one or more calls of `append`. It may consist of two smaller nodes.
+    Its attribute `order` has its records if they were sorted before, or None. If it has records,
+    this function uses them. It then sets `order` to None to free memory, because the result has the
+    same records.
 
-    If a node or smaller node has sorted records in its `order`, they are used. Then its `order` is
-    set to None to free memory, because the result has the same records.
+    nodes: all must have the same columns.
     """
     parts: list[_Order] = []
     of_parts: list[Node] = []

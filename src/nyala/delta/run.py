@@ -104,8 +104,9 @@ class DeltaRun(LazyValues):
     def latest(self) -> tuple[Rowids, pa.Array]:
         """The last record of each row, as (strictly ascending rowids, values).
 
-        This is the result of `resolve` at a snapshot at which every record has an effect. It is
-        cached, because reads of the present and every batch of writes need it.
+        For REDO, this is the result of `resolve` at a snapshot at or after the newest record. For
+        UNDO, it is the result at a snapshot before the oldest record. It is cached, because reads
+        of the present and every batch of writes need it.
         """
         last = last_of_row(self.rowids)
         if last is None:
@@ -131,9 +132,10 @@ class DeltaRun(LazyValues):
         """Return the values at `snapshot` of the rows in [lower, upper) that this run changes.
 
         Returns: (strictly ascending rowids, values).
-        Cost: one pass over the records of these rows. But if all records of the run have an effect
-        at `snapshot`, the first call makes one pass over all records. Later calls make only a
-        binary search for `lower` and `upper`.
+        Cost: one pass over the records of these rows. But if all records of the run apply at
+        `snapshot`, the first call makes one pass over all records. Later calls make only a binary
+        search for `lower` and `upper`. A REDO record applies if its timestamp is <= `snapshot`, an
+        UNDO record if its timestamp is greater.
         """
         if not self.relevant(snapshot):
             return self.rowids[:0], self.values.slice(0, 0)
@@ -156,8 +158,9 @@ class DeltaRun(LazyValues):
 
         rowids: the rows, in any order.
         Returns: (ascending positions in `rowids`, values).
-        Cost: one binary search per row. If some record of the run has no effect at `snapshot`, also
-        one pass over the records of these rows.
+        Cost: one binary search per given row. If some record of the run does not apply at
+        `snapshot`, also one pass over the records of the given rows. A REDO record applies if its
+        timestamp is <= `snapshot`, an UNDO record if its timestamp is greater.
         """
         if not len(rowids) or not self.relevant(snapshot):
             return np.empty(0, np.int64), self.values.slice(0, 0)

@@ -152,8 +152,9 @@ def open_env(objects: Objects, cache_dir: str | None = None, cache_bytes: int | 
 def address_of(env: Env, path: str) -> Address:
     """Return the address of the store at `path`, which this process has opened with `env`.
 
-    In this process, the attribute `env` of the address then uses the same credentials as the given
-    `env`, unless the address was opened before.
+    From now on, the attribute `env` of the result uses the credentials of the given `env`, if the
+    store is in a bucket. But if this process has already used the attribute `env` of an equal
+    address, or called this function for it, the earlier credentials stay in use.
     """
     if not isinstance(env.files, RemoteFiles):
         return Address(path)

@@ -324,9 +324,11 @@ def _slice(
 
 
 class _Source:
-    """Cuts the parts of an upload into chunks of _PART_BYTES.
+    """Cuts the data of an upload into chunks of `_PART_BYTES`. Only the last chunk may be smaller.
 
-    ended: whether all parts were read. failure: the error of reading them.
+    parts: the data, as byte strings of any size.
+    ended: whether all of `parts` was read.
+    failure: the error that reading `parts` raised, or None.
     """
 
     def __init__(self, parts: Iterable[Bytes]) -> None:

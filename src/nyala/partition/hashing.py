@@ -6,13 +6,14 @@
 
     column                        hashed as
     int8, int16, int32, date      one 32-bit word
-    int64, timestamp,             two words, the low one first
-    decimal of <= 18 digits       (the decimal as an integer without the point)
+    int64, timestamp              two words, the low one first
+    decimal of <= 18 digits       its integer (1.50 is 150), as two words, the low one first
     string, varchar, binary       the bytes
-    decimal of > 18 digits        the fewest bytes that hold this integer, highest first
+    decimal of > 18 digits        its integer, as the fewest bytes that can hold it, highest first
 
-Four bytes form a word, the least significant byte first. Bytes that remain at the end differ from
-Murmur3: Spark makes a word of each such byte, by extending its sign, and mixes it like the others.
+The integer of a decimal has all its digits, without the point. Four bytes form a word, the least
+significant byte first. Bytes that remain at the end differ from Murmur3: Spark makes a word of each
+such byte, by extending its sign, and mixes it like the others.
 
 So Spark can compute the bucket of a row itself: `pmod(hash(columns), buckets)`, after a cast to the
 types of the table. Never change this function, because it decided the tablet of each stored row.

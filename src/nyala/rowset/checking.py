@@ -303,9 +303,14 @@ _NOTHING: Final = np.empty(0, np.int64)
 
 
 def _disk_lives(rowset: DiskRowSet, history_start: int, lower: int, upper: int) -> tuple[Lives, Bools, Bools]:
-    """Return (events, base LIVENESS, which events are UNDO) of the rows [lower, upper).
+    """Return when the rows [lower, upper) were inserted and deleted, as a tuple of three values.
 
-    An event is an insertion or deletion of a row; see `Lives`.
+    * The insertions and deletions.
+    * One bool per row: whether the row is alive according to the base file, without the changes in
+      UNDO and REDO files.
+    * One bool per insertion or deletion: whether it is from an UNDO record.
+
+    history_start: UNDO records with this timestamp or an earlier one are left out.
     """
     undo, redo = (
         [run for file in files if (run := file.run_of_rows(LIVENESS, lower, upper)) is not None and len(run)]

@@ -18,9 +18,10 @@ insert of the key is a REINSERT of this row: a change like an UPDATE of all colu
 Invariants
     R1  Rowids are the order of arrival and never change.
     R2  A key has at most one row, dead or alive.
-    R3  Chunks are adjacent, and each has more than MERGE_RATIO times the rows of the next one, if
-        both have the same columns and are not too large to be joined.
-    R4  A later state only adds rows at the end, and a reader sees whole inserts.
+    R3  Each chunk begins at the row after the end of the previous chunk. If a chunk and the next
+        one have the same columns and are not too large to be joined, the chunk has more than
+        MERGE_RATIO times the rows of the next one.
+    R4  An insert only adds rows at the end. A reader sees all rows of an insert, or no row of it.
     R5  Rows and values at timestamps <= T stay the same once T is published.
 
 Threads: only the holder of the database's commit lock calls `insert` and appends to `deltas`. Any
@@ -169,10 +170,13 @@ class _Chunk:
             self._replace_parts(columns)
 
     def _parts(self, column_id: int | None) -> list[_Chunk]:
-        """Return the smaller chunks, in row order, whose arrays of this column must be joined.
+        """Return the chunks whose arrays of a column must be joined to get this chunk's array.
 
-        These are the largest chunks inside this one that have the column as one array. The list is
-        empty if this chunk has the column as one array already. column_id: None for all columns.
+        A merged chunk consists of two smaller chunks, which may be merged chunks too. The result
+        has chunks from this tree in row order: the largest ones that have the column as one array.
+        It is empty if this chunk itself has the column as one array.
+
+        column_id: None: the result has the largest chunks that have every column as one array.
         """
         parts, waiting = [], [self]
         while waiting:
@@ -185,11 +189,13 @@ class _Chunk:
         return parts
 
     def _replace_parts(self, columns: dict[int, pa.Array]) -> None:
-        """Make `columns` the content of this chunk. The smaller chunks in it can be freed then.
+        """Make `columns` the content of this chunk, instead of two smaller chunks.
 
-        columns: by column id, one array with the values of all rows of this chunk. If a column is
-            missing, this method does nothing. A column is missing if another thread has joined it
-            in a larger chunk meanwhile.
+        The memory of the smaller chunks can be freed then. If a column is missing in `columns`,
+        this method does nothing. A column can be missing because another thread has joined its
+        array to the array of a larger chunk meanwhile.
+
+        columns: by column id, one array with the values of all rows of this chunk.
         """
         if len(columns) == len(self.column_ids):
             self.content = columns
@@ -521,8 +527,9 @@ class MemRowSet:
 
         schema: the columns to write; None: the columns of this rowset. Rows that are older than a
                 column get its `read_default`.
-        Changes after `snapshot` are left out. The caller moves them (`deltas.batches_after`) by the
-        image's `positions` to the DeltaMemStore of the new rowset.
+        Changes after `snapshot` are left out. The caller gets them from `deltas.batches_after`, and
+        adds them to the DeltaMemStore of the new rowset. The image's `positions` has the new rowid
+        for each old rowid, or -1 if the row is not in the image.
         """
         state = self._state
         ordered = state.keys.sorted(state.row_count)

@@ -6,7 +6,7 @@ The input is a `RowSetImage`: rows in memory, in key order, with their history.
                         very narrow); LIVENESS if a row is dead
     <name>.base.undo    UNDO records. Without this file, the rows exist at every moment of the past.
 
-Both files are complete and synced when the function returns. The caller must sync their folder,
+When `write_rowset` returns, both files are complete and synced. The caller must sync their folder,
 once for all files of a flush, before the catalogue names the files. Formats: docs/format/rowset.md,
 docs/format/cfile.md, docs/format/delta.md.
 """
@@ -170,9 +170,13 @@ def encoded_keys(
 
 
 def _first_keys(column: ColumnSchema, schema: Schema, keys: EncodedKeys) -> FirstKeys | None:
-    """Return a function that returns the encoded keys of ordinals, for the key index of `column`.
+    """Return a function that `CFileWriter` calls to write the key index of `column`.
 
-    None: the column is not the only key column, so it has no key index.
+    The function gets an array of row positions, and returns the encoded keys of these rows. The
+    result is None if `column` has no key index. Only a table's single key column has one. If the
+    table has a composite key, the key index belongs to the file's column of encoded keys instead.
+
+    keys: the encoded keys of all rows.
     """
     if schema.key_count > 1 or column.id != schema.columns[0].id:
         return None

@@ -339,8 +339,10 @@ class LogWriter:
         """Sync everything, write the segment's footer, and close the segment. May be called twice.
 
         After an earlier failure, the writer only closes the file. Otherwise it sets `synced` and
-        `written` to the start of the next segment. The store publishes this position in a file. So
-        if the footer is damaged later, the next open reports damage, and not an interrupted write.
+        `written` to the start of the next segment, which is after the footer. The store publishes
+        this position in a file. Everything before a published position must be intact. So if the
+        footer is damaged later, the next open reports damage, and does not take it for an
+        interrupted write.
         Raises: the errors of `sync`.
         """
         with self._guard:

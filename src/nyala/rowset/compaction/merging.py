@@ -75,14 +75,14 @@ class _Lives:
     older: npt.NDArray[np.int64]
 
     def hold(self, rows: Rowids, times: Timestamps) -> npt.NDArray[np.bool_]:
-        """Return one bool per record: whether its row was alive at its time.
+        """Return one bool per change: whether the changed row was alive at the time of the change.
 
-        rows, times: the row and the timestamp of each record.
+        rows, times: the row and the timestamp of each change.
 
-        A row is alive from an insertion to the next deletion. For a record at the time of the
+        A row is alive from an insertion to the next deletion. For a change at the time of the
         insertion, the result is False. At the time of the deletion it is True, because a delete may
-        also change a value of the row. (`apply_changes(sequence=…)` stores the number of the newest
-        change in a column, also for deletes.)
+        also change a value of the row. For example, `apply_changes(sequence=…)` of a table does
+        this: when it deletes a row, it writes the sequence number of the delete into the row.
         """
         count = len(self.rows)
         order = np.lexsort(

@@ -162,9 +162,11 @@ class DenseKeys(LazyValues):
         return self._parts_of_blocks([self.first_keys.lower_bound(bound) - 1])
 
     def ordinals_of_segment(self, bound: bytes) -> list[tuple[ColumnReader, int, int]]:
-        """Return an empty list: `lower_bound` reads only the parts from `ordinals_of_bound`.
+        """Return an empty list, because this class needs only one prefetch before `lower_bound`.
 
-        `SparseKeys` has the same method. There the list has rows of key columns to prefetch.
+        A caller prefetches for `lower_bound` in two steps: first the list that `ordinals_of_bound`
+        returns, then the list that this method returns. Here the first list has everything. The
+        second list is needed for `SparseKeys`, the other class with these methods.
         """
         return []
 
@@ -426,12 +428,18 @@ class SparseKeys:
         search: Callable[[SearchedKeys, EncodedKeys], Segments],
         stats: ReadStats | None,
     ) -> Rowids:
-        """Search each of these ascending keys in some rows. Return the row of each, or -1.
+        """Read the keys of some rows, search the given keys among them, and return a row per key.
 
-        begins:    for each key, the first row to search; -1: the key is not searched.
-        size_log2: each key is searched among the 2^size_log2 rows from `begins` on.
-        step_log2: only every 2^step_log2-th of these rows is gathered and searched.
-        search:    called with (keys of gathered rows, keys); returns a position or -1 per key.
+        The result is the row that the function `search` chooses for the key. It is -1 if `search`
+        chooses no row, or the key is not searched.
+
+        keys:      the keys to search, ascending.
+        begins:    for each key, the first row to read; -1: the key is not searched.
+        size_log2: for each key, the rows to read are among the 2^size_log2 rows from `begins` on.
+        step_log2: only the first and then every 2^step_log2-th of these rows is read.
+        search:    called with (keys of the rows that were read, keys to search). For each key to
+                   search, it returns a position among the rows that were read, or -1. `_find`
+                   chooses the row with this key. `_floor` chooses the last row with a key <= it.
         """
         found = np.full(len(keys), NO_ROWID, np.int64)
         firsts, within = _firsts(begins), np.arange(0, 1 << size_log2, 1 << step_log2)

@@ -460,7 +460,11 @@ def _decode_header(layout: Layout, magic: bytes, data: bytes, path: str, store_i
 
 
 def _own_crc(header: bytes) -> int:
-    """Return the CRC of a group: that of its header, which contains the CRC of the body."""
+    """Return the CRC that is stored in the header of a log object.
+
+    It covers the rest of the header. The header contains the CRC of the object's body, so this CRC
+    identifies the content of the whole object.
+    """
     name, offset, size = GROUP.offsets()[1]
     assert name == "crc32c"
     return int.from_bytes(header[offset : offset + size], "little")

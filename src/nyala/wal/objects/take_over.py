@@ -5,8 +5,9 @@ and names the next one. A process becomes the writer by creating a seal:
 
     1  Read the object `nyala.json`, which marks the store, or create it if it does not exist.
     2  Read the log up to its first empty slot. A slot is one numbered object of the log.
-    3  Create a seal there. It names the next epoch with a new random token. If another object is
-       in the slot by now, create a wall (S7), and continue with 2.
+    3  Create a seal there. It names the next epoch with a new random token. The former writer may
+       have filled the slot meanwhile. Then create a wall, which is a seal some slots later (S7),
+       and continue with 2. If another process has created a seal there, only continue with 2.
     4  List the checkpoints. If one has a later place in the log than the seal, the slot was empty
        only because its object had been deleted. Then the seal does not count (S1): continue with 2.
     5  This process writes the next epoch.
@@ -18,12 +19,13 @@ Rules
     S1  A seal counts only if its slot had not been deleted before (`LogFollower.must_begin_again`).
         Otherwise the seal is before the start of the log, and ends no epoch.
     S4  A seal is never deleted. So a slot in which a writer was fenced never becomes empty.
-    S6  Each seal has a new token, also when a process tries again. So a seal in a deleted slot
-        leads to an epoch in which nobody writes.
+    S6  Each seal has a new token, also when a process tries again. A process that finds that its
+        seal does not count (S1) creates another seal, with another token. So nobody writes the
+        epoch that the first seal names.
     S7  If the writer fills the slot first, this process creates another seal some slots later, a
         *wall*. It stops a writer that is always faster. A wall ends the epoch only if every slot
-        before the wall has an object with records. If the writer stops earlier, this process seals
-        the next slot, and the wall has no effect.
+        before the wall has an object with records. The writer may stop before it has filled these
+        slots. Then this process seals the first empty slot, and the wall has no effect.
 
 Source: docs/design/object-storage.md, "The log".
 """
@@ -191,10 +193,12 @@ def _seal(
 
     A seal ends an epoch (one writer's part of the log). A slot is one numbered object of the log.
 
-    previous_crc: the CRC of the log's object before `slot`; `ANY_GROUP` if it is not known.
+    previous_crc: the CRC of the log's object before `slot`. If it is not known: the constant
+             `ANY_GROUP`; readers of the seal do not check the CRC then.
     patience_s: how many seconds to repeat a request that gets no answer.
-    Returns: the bytes of the seal; and None if it was created, or the bytes of the other object
-             that already has this number.
+    Returns: a pair. Its first item is the content of the seal, as bytes. Its second item is None if
+             the seal was created. If the slot already had another object, the second item is the
+             content of that object.
     Raises: StorageError if the bucket does not answer.
     """
     epoch = slot.epoch.next(env.randomness.token_hex(8))  # S6

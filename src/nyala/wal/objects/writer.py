@@ -506,8 +506,9 @@ class ObjectLog:
         """Return where the log continues after a checkpoint that replaces the records before `border`.
 
         border: an offset that the method `border` returned. All records before it are synced.
-        Returns: (slot, CRC, timestamp). The slot is that of the first object with later records.
-                The CRC and the last timestamp are those of the object before this slot.
+        Returns: (slot, CRC, timestamp). The slot is that of the first object with records from
+                `border` on. It may not exist yet. The CRC is that of the object before this slot.
+                The timestamp is that of the last record before this slot.
         """
         last = self._live[bisect.bisect_right(self._live_ends, border) - 1]
         if last.slot.epoch != self._start.epoch:  # the seal before this epoch
