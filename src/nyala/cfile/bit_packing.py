@@ -54,7 +54,10 @@ def delta_dtype(bits: int) -> np.dtype[Any]:
 
 
 def pack_bits(deltas: npt.NDArray[Any], bits: int) -> bytes:
-    """Pack unsigned numbers, all below 2^bits, into planes. Return the bytes of all planes."""
+    """Pack unsigned numbers, all below 2^bits, into bit-planes. Return the bytes of all planes.
+
+    A bit-plane stores some adjacent bits of every number, such as the lowest 8 bits.
+    """
     parts, shift = [], 0
     deltas = deltas.astype(delta_dtype(bits), copy=False)  # the passes below cost less on a narrow type
     for plane in _planes(bits):

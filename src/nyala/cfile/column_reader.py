@@ -220,7 +220,7 @@ class ColumnReader:
 
     @property
     def has_dictionary(self) -> bool:
-        """Whether the column has a dictionary, so that `cheap_type` is a dictionary type."""
+        """Whether the column is stored with a dictionary of its distinct values."""
         return self.footer.dictionary_length > 0
 
     def _cheap_type(self) -> pa.DataType:

@@ -149,11 +149,11 @@ class ColumnFooter(LazyValues):
 
     @property
     def sparse_key_rows_log2(self) -> int:
-        """How far apart the encoded keys that a file stores may be, as a power of two.
+        """The number n: for this key column, it is enough to store the key of every 2^n-th row.
 
-        The value n means: it is enough to store the key of every 2^n-th row. Look-ups compute the
-        other keys from this column and the other key columns. 0 means that the file must store
-        every key, because reading single values of this column is slow.
+        The keys are composite keys. Look-ups compute the other keys from this column and the other
+        key columns. 0 means that the file must store every key, because reading single values of
+        this column is slow.
         """
         return sparse_key_rows_log2(self.encoding, self.form)
 
@@ -364,14 +364,14 @@ class ColumnFooter(LazyValues):
 
 
 def sparse_key_rows_log2(encoding: Encoding, form: Physical) -> int:
-    """Return how far apart the encoded keys that a file stores may be, as a power of two.
+    """Return n: for this key column, it is enough to store the composite key of every 2^n-th row.
 
-    The result n means: it is enough to store the key of every 2^n-th row. Look-ups compute the
-    other keys from the columns of the composite key. n is 0 if this is slow, so that every key must
-    be stored. For text, n is smaller than for numbers, because keys with text take longer to
-    compute (docs/design/keys-and-look-ups.md, "Sparse keys").
+    Look-ups compute the other composite keys from the key columns. n is 0 if single values of this
+    column are slow to read: then the file must store every composite key. For text, n is smaller
+    than for numbers, because keys with text take longer to compute
+    (docs/design/keys-and-look-ups.md, "Sparse keys"). A file uses the least n of its key columns.
 
-    encoding, form: how one column of the composite key is stored.
+    encoding, form: the encoding and the stored form of the key column.
     """
     if form.kind == BYTES:
         return format.SPARSE_TEXT_KEY_ROWS_LOG2

@@ -173,8 +173,10 @@ def narrow_physical(type: ColumnType) -> Physical:
 
 
 def narrowest(form: Physical) -> Physical:
-    """Return the stored form that decodes fastest: for decimals of 4 or 8 bytes the one without
-    conversion to decimal128, for other types `form`.
+    """Return the variant of `form` whose values decode fastest.
+
+    A decimal that files store in 4 or 8 bytes then decodes to Arrow's decimal32 or decimal64,
+    instead of decimal128. For other types, the result is `form` itself.
     """
     if form.code == format.TYPE_BLOOM or narrow_decimal(form.type) is None:
         return form

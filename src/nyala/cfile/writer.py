@@ -334,9 +334,10 @@ def _size_of(parts: Sequence[Any]) -> int:
 def rows_per_block_log2(form: Physical, array: pa.Array, block_size_bytes: int) -> int:
     """Return the largest n for which blocks of 2^n rows have at most `block_size_bytes`.
 
-    For text, the largest block decides. But a few long values must not divide a column of short
-    values into tiny blocks. So if the blocks have on average less than a sixteenth of
-    `block_size_bytes`, the largest may have up to `BLOCK_SIZE_BYTES_MAX`, which no value exceeds.
+    Blocks of text differ in size, and a few long values must not divide a column of short values
+    into tiny blocks. So a larger block of text is allowed if the blocks have on average less than a
+    sixteenth of `block_size_bytes`. Then the largest block may have up to `BLOCK_SIZE_BYTES_MAX`.
+    If no n is possible, the result is 0: one row per block.
     """
     size = min(max(block_size_bytes, format.BLOCK_SIZE_BYTES_MIN), format.BLOCK_SIZE_BYTES_MAX)
     limit = format.ROWS_PER_BLOCK_LOG2_MAX

@@ -169,7 +169,9 @@ def _suffix(path: str) -> str:
 
 @contextmanager
 def find_files(paths: Sequence[str], given: str | None) -> Iterator[list[DataFile]]:
-    """Find the files to load, and yield them as a list. Pipes are copied to temporary files.
+    """Context manager: find the files to load, and yield one list of them.
+
+    A pipe is copied to a temporary file, which exists until the `with` block ends.
 
     paths: files and folders. The files of a folder are sorted by name. Names that begin with `.` or
         `_` are skipped, as in Spark. Files with unknown suffixes are skipped too, unless `given`
@@ -407,11 +409,13 @@ _FORMAT_ADVICE: Final = {
 
 
 def _converted(text: str, type: ColumnType) -> str:
-    """Return SQL that converts the text to the type, and is NULL if the text is not a value of the
-    type.
+    """Return SQL that converts a text to a number, bool or binary value of the type `type`.
 
-    Text, dates and times stay text. Patterns refuse texts that DuckDB would round, such as '1.5'
-    for an integer.
+    The value of the SQL is NULL if the text is not a value of the type. For other types, such as
+    string, date and timestamp, the SQL returns the text unchanged: later code converts it. Patterns
+    refuse texts that DuckDB would round, such as '1.5' for an integer.
+
+    text: the SQL that gives the text, such as a column name.
     """
     if type.is_integer:
         return _if_matches(text, r"\s*[+-]?[0-9]+\s*", f"TRY_CAST({text} AS BIGINT)")

@@ -104,9 +104,10 @@ def drop(folder: str, table: str, purge: bool, yes: bool) -> None:
 def _confirm(what: str, yes: bool) -> None:
     """Ask the user for confirmation, unless `yes` is set.
 
-    Raises click.UsageError if there is no terminal to ask on. what: the verb, `{}` and the object.
-    For example, "drop{} t" gives the question "Drop t?" and the error "this command drops t: add
-    --yes to confirm".
+    what: what the command does, such as "drop{} t". The `{}` after the verb marks where the error
+        adds an "s". The question is "Drop t?". The error is "this command drops t: add --yes to
+        confirm".
+    Raises: click.UsageError if there is no terminal on which to ask.
     """
     if yes:
         return

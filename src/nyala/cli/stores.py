@@ -226,13 +226,18 @@ def store_exists(path: str) -> bool:
 def storage_options_of_both(
     option: str, given: dict[str, Any], path: str, store: str
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the storage options for `path`, and those for `store`: the two places of one command.
+    """Return the storage options for `path`, and the storage options for `store`.
 
-    A folder gets no options. A store in a bucket gets the shared option --option NAME=VALUE.
+    Some commands use both, for example to copy `store` to `path`. The options for a folder are
+    always empty. The options for a store in a bucket are the values of --option. The options for a
+    `path` in a bucket are the first that apply:
 
-    option: the name of a second option of the command, only for `path`, such as --to-option.
-    given: the values that the user passed with it. Without values, `path` gets the values of
-        --option if `store` is a folder or both are URLs of the same scheme.
+    1. `given`, if it has values;
+    2. the values of --option, if `store` is a folder or has a URL of the same scheme as `path`;
+    3. none.
+
+    option: the name of the command's option that is only for `path`, such as --to-option.
+    given: the values that the user passed with the option `option`.
     Raises: click.UsageError if `given` has values and `path` is a folder.
     """
     from nyala.env.paths import is_bucket_url

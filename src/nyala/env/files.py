@@ -174,9 +174,9 @@ class Files(Protocol):
     def watch(self, path: str) -> None:
         """Remember the file at `path`, and check before each later change that it is still there.
 
-        A change of any file or folder raises StorageError if another file, or none, is at `path` by
-        then. Only an object that `bind` returned, which is for one folder, does this. For another
-        object the call has no effect.
+        A later change of any file or folder raises StorageError if another file, or no file, is at
+        `path` by then. This call has an effect only on a `Files` that `bind` returned. On any other
+        `Files` it does nothing.
         """
         ...
 

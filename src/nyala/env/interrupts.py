@@ -74,7 +74,8 @@ def _hold_back() -> None:
 def _let_through() -> None:
     """Restore the handlers of signals that `_hold_back` replaced.
 
-    Then call the handlers of the signals that came in between. A handler may raise.
+    Then call the handlers of the signals that came since `_hold_back` replaced them. A handler may
+    raise an error.
     """
     handlers = _State.handlers
     try:

@@ -27,8 +27,8 @@ Invariants
     S6  Only processes of the same user are served. The socket has mode 0600 before it listens, for
         any umask. Where the system names the client's user (Linux), a client of another user is
         rejected, except root.
-    S7  One thread serves a connection from its begin to its end, and then ends the session. So the
-        locks and pins of a session end with its connection, and with the client's process.
+    S7  One thread serves a connection from its beginning to its end, and then ends the session. So
+        the locks and pins of a session end with its connection, and with the client's process.
 
 This module calls the system's sockets directly, because `env` has no sockets. If the store's path
 is too long for a socket address, it also creates a symbolic link in the temporary folder while it
@@ -573,7 +573,12 @@ class _Wire:
             self.send(part)
 
     def receive_frame(self, limit_bytes: int = ANSWER_MAX_BYTES) -> tuple[dict[str, Any], list[bytes]]:
-        """Read a frame of at most `limit_bytes`. Raises: BrokenFrame; as `receive`."""
+        """Read a frame. Return its JSON and its attachments.
+
+        limit_bytes: the most bytes of the JSON and the attachments together.
+        Raises: BrokenFrame if the bytes are not a frame or the frame is too large; the errors that
+            `receive` raises, such as EOFError.
+        """
         return decode_frame(self.receive, limit_bytes)
 
     def _wait(self) -> None:

@@ -121,7 +121,7 @@ def commit_staged(path: str, job: dict[str, Any], env: Env = SYSTEM) -> dict[str
         when, newest_by: optional; see `write.conditions`.
     Returns: a dict with "timestamp", the counts "inserted", "updated", "deleted" and "ignored", and
         "errors": a table of the failed rows, or None.
-    Raises: errors of the write; as `request_writer`.
+    Raises: errors of the write; the errors that `request_writer` raises, such as LockedError.
     """
     return _committed(path, {"do": "commit", "job": job}, env)
 

@@ -70,7 +70,8 @@ def decode_frame(receive: Callable[[int], bytes], limit_bytes: int) -> tuple[dic
 
     receive: returns the next n bytes.
     limit_bytes: the most bytes of the JSON and the attachments together.
-    Raises: BrokenFrame if the bytes are not a frame; as `receive`.
+    Raises: BrokenFrame if the bytes are not a frame or the frame is too large; the errors that
+        `receive` raises.
     """
     fixed = receive(_FIXED.size)
     magic, text_length, count = _FIXED.unpack(fixed)

@@ -216,7 +216,8 @@ class InboxServer:
     def serve_news(self) -> int:
         """Call `serve` if the object `news` changed; return the number of executed requests.
 
-        Reading `news` costs a tenth of what listing the inbox costs.
+        A client writes the object `news` into the bucket after each request that it puts into the
+        inbox. Reading `news` costs a tenth of what listing the inbox costs.
         """
         news = self._objects.get(NEWS_KEY)
         if news == self._news:

@@ -275,7 +275,8 @@ class LocalWriter:
     ) -> None:
         """Replace the table `before` by the table `after`, which another process computed from it.
 
-        Raises: ConflictError if the table is no longer equal to `before`; as `alter`.
+        Raises: ConflictError if the table is no longer equal to `before`; the errors that `alter`
+            raises.
         """
         from nyala.tablet.alter import alter
 
@@ -388,6 +389,8 @@ class LocalWriter:
     def _runner(self, work: Progress) -> Runner:
         """Return a function that runs a small compaction in this thread, and a large one in a
         worker process.
+
+        work: receives the progress of the compactions.
         """
         return self.maintenance.compactor.runner(self.store, on_progress=work.rows)
 

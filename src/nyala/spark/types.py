@@ -115,9 +115,10 @@ def _declared(type: DataType) -> str:
 def is_as_read(schema: StructType) -> bool:
     """Whether this schema is that of rows which Spark read from a Nyala table.
 
-    The metadata of such a schema has the options of the table, and a key of Spark with the declared
-    type of a column. The schema of a write's target table has only the options, because Spark
-    removes this key. The result is False for a target table, and for a schema without metadata.
+    The metadata of such a schema has two entries: Nyala's, with the options of the table, and the
+    metadata key `__CHAR_VARCHAR_TYPE_STRING` of Spark, with a column's type. When Spark writes to a
+    target table, it removes the second entry from the target's schema. So the result is False for
+    the schema of a target table. It is False also for a schema without metadata.
     """
     return any(IDENTITY in (field.metadata or {}) and _AS_READ in field.metadata for field in schema.fields)
 

@@ -10,9 +10,10 @@ could remain after a power cut. Guarantees F1 to F4 of `nyala.env.files` say wha
         gap has zeros.
     C2  A change of a folder (create, rename, unlink, mkdir, rmdir) survives if the folder was
         synced after it. Otherwise it may survive or be lost. Surviving changes of one name keep
-        their order. A file whose name is lost is lost, even if its bytes were synced. A rename in
-        one folder survives as a whole or is lost as a whole. A rename between two folders is two
-        changes as soon as one of the folders was synced.
+        their order. A file whose name is lost is lost, even if its bytes were synced. A rename
+        survives as a whole or is lost as a whole, with one exception. After a rename between two
+        folders, a sync of one folder makes only that folder's half of the rename durable. The other
+        half may still be lost.
     C3  `write_atomic` and `make_dirs` consist of several such writes and changes. A power cut may
         come between two of these steps.
 """

@@ -41,9 +41,9 @@ _DICTIONARY: Final = -1  # the block number under which the cache has the dictio
 class _Dictionary:
     """Holds the column's dictionary after its first read.
 
-    A small dictionary stays in memory. A large dictionary is in the block cache. After its
-    eviction, `get` returns it only as long as other code still uses the array. Then it must be read
-    again.
+    A small dictionary stays in memory. A large dictionary is put into the block cache. After
+    the cache evicts it, `get` still returns it while other code uses the array. After that, `get`
+    returns None, and the caller reads the dictionary from the file again.
     """
 
     def __init__(self) -> None:
@@ -51,7 +51,10 @@ class _Dictionary:
         self._shared: weakref.ref[pa.Array] | None = None
 
     def get(self, source: BlockSource) -> pa.Array | None:
-        """Return the dictionary, or None if it must be read."""
+        """Return the dictionary, or None if it is not in memory, so that the caller must read it.
+
+        source: has the block cache, and the name of the dictionary there.
+        """
         if self._held is not None or self._shared is None:
             return self._held
         cached = None if source.cache is None else source.cache.get(*source.name(_DICTIONARY))

@@ -161,7 +161,7 @@ def _decimals(
 
 
 class Alp(Encoding):
-    """The encoding for float and double columns with few decimal digits."""
+    """An encoding for float and double columns with few decimal digits."""
 
     code = format.ENCODING_ALP
     name = "alp"
@@ -284,7 +284,10 @@ def _exponent(values: npt.NDArray[Any]) -> int | None:
 
 
 def _framed(integers: npt.NDArray[Any], near: npt.NDArray[np.bool_]) -> bytes:
-    """Return the bytes of the integers, encoded in a frame of reference (differences from a line).
+    """Return the bytes of the integers, encoded in a frame of reference.
+
+    A frame of reference stores each integer as its difference from a straight line through the
+    integers: a base plus a step per row.
 
     near: a mask of the rows: False for an exception, a value that the block stores unchanged.
         For an exception, the frame stores the integer of another row.

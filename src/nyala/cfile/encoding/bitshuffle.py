@@ -124,7 +124,10 @@ _SLACK_BYTES: Final = 1 / 8
 
 
 class Bitshuffle(Encoding):
-    """The encoding for columns of every fixed-width type except bool."""
+    """Stores the first bits of all values, then all second bits, and so on, compressed by LZ4.
+
+    Columns of every fixed-width type except bool may have this encoding.
+    """
 
     code = format.ENCODING_BITSHUFFLE
     name = "bitshuffle"

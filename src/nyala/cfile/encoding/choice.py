@@ -25,10 +25,10 @@ block (`forms.frame`). `alp` stores floats with few decimal digits as integers (
 
 Reasons for the factors:
     1.25    Reading a quarter more bytes (at 12 GB/s from the page cache, 2 from a good disk) costs
-            less than decoding bitshuffle. For narrow values a quarter is less than one bit per
-            value. This is too little for bitshuffle, which decodes eight times slower than `for`.
-            So a faster candidate is dropped in favour of bitshuffle only if it is also larger by
-            more than one bit per value.
+            less than decoding bitshuffle, which is eight times slower than decoding `for`. For
+            narrow values, a quarter of the size is less than one bit per value. Bitshuffle is too
+            slow for such a small saving. So it replaces a faster candidate only if that candidate
+            is also larger by more than one bit per value.
     1.55    Zstandard decompresses three times slower than LZ4. But it halves hexadecimal text, which
             LZ4 cannot compress.
     4       Prefix decodes at a tenth of the speed of plain.
@@ -138,10 +138,10 @@ def choose_encoding(
 
 
 def fastest(candidates: Sequence[Candidate]) -> Candidate | None:
-    """Return the fastest candidate that is not much larger than a slower one.
+    """Return the fastest candidate that is not much larger than any slower candidate.
 
-    A candidate is much larger than a slower one if it exceeds both limits: the size of the slower one
-    times its `size_factor`, and the size of the slower one plus its `slack_bytes`. All sizes are in
+    A candidate is much larger than a slower candidate S if it exceeds two limits: the size of S
+    times the `size_factor` of S, and the size of S plus the `slack_bytes` of S. All sizes are in
     bytes per row. The result is None if there are no candidates.
     """
     order = sorted(candidates, key=lambda candidate: candidate.cost)

@@ -79,7 +79,7 @@ class _DictionaryEncoder(BlockEncoder):
 
 
 class Dictionary(Encoding):
-    """The encoding for text and binary columns with few distinct values."""
+    """An encoding for text and binary columns with few distinct values."""
 
     code = format.ENCODING_DICTIONARY
     name = "dictionary"

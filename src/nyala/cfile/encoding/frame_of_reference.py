@@ -109,7 +109,7 @@ def _unit(deltas: npt.NDArray[Any]) -> int:
 
 
 class FrameOfReference(Encoding):
-    """The encoding for integers, dates, timestamps, and decimals as unscaled integers."""
+    """An encoding for integers, dates, timestamps, and decimals as unscaled integers."""
 
     code = format.ENCODING_FOR
     name = "for"

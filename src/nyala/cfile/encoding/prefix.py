@@ -59,7 +59,7 @@ class _PrefixEncoder(BlockEncoder):
 
 
 class Prefix(Encoding):
-    """The encoding for text and binary columns whose adjacent values have common prefixes."""
+    """An encoding for text and binary columns whose adjacent values have common prefixes."""
 
     code = format.ENCODING_PREFIX
     name = "prefix"

@@ -57,7 +57,7 @@ class _RunLengthEncoder(BlockEncoder):
 
 
 class RunLength(Encoding):
-    """The encoding for bool, integers, dates and timestamps whose adjacent values are often equal."""
+    """An encoding for bools, integers, dates and timestamps with many equal adjacent values."""
 
     code = format.ENCODING_RLE
     name = "rle"

@@ -61,11 +61,12 @@ def in_range(
 ) -> None:  # fmt: skip
     """Say for each row of [lower, upper) whether its packed integer is in [least, greatest].
 
-    Writes one byte per row to `out`, 0 or 1.
+    Writes one byte per row to `out`: 1 for yes, 0 for no.
 
-    data, start, bits, count: a block of `count` packed integers (deltas) of `bits` bits each, which
+    data, start, bits, count: a block of `count` packed unsigned integers of `bits` bits each, which
     begin at byte `start` of `data`.
-    least, greatest: at most `bits` bits each, and least <= greatest.
+    least, greatest: bounds of the packed integers, not of the column's values. They have at most
+    `bits` bits each, and least <= greatest.
     """
     deltas = unpack_bits(data, start, bits, count, lower, upper)
     number = deltas.dtype.type

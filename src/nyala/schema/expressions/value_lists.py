@@ -164,9 +164,11 @@ def _texts(type: ColumnType, array: pa.Array) -> pa.Array | None:
 
 
 def _numbers(type: ColumnType, array: pa.Array) -> npt.NDArray[Any] | None:
-    """Return the values that an integer, date or timestamp column can hold, as integers.
+    """Return as integers those items of `array` that a column of the type `type` can hold.
 
-    A date is its days since 1970, a timestamp its microseconds. None for other types.
+    The result has a date as the days since 1970, and a timestamp as the microseconds since 1970.
+    Return None if `type` is not an integer, date or timestamp type. Return None also if items of
+    the type of `array` cannot be compared with it.
     """
     if type.is_integer:
         if not pa.types.is_integer(array.type):

@@ -607,9 +607,14 @@ def column_like(value: Value, text: str) -> ColumnSchema:
 
 
 def _array_of(value: Value, text: str, arrays: Arrays, n: int) -> pa.Array:
-    """Compute a value. Raises: InvalidArgumentError if a row has an error.
+    """Compute the value of an expression for each row, and return an Arrow array of the results.
 
-    text: the value's SQL text, for messages.
+    value:  the expression.
+    text:   the expression's SQL text, for messages.
+    arrays: the columns of the rows, by name.
+    n:      the number of rows.
+
+    Raises: InvalidArgumentError if a row has an error, such as a division by zero.
     """
     try:
         array, errors = value.compute(arrays, n)

@@ -325,9 +325,11 @@ def _canonical_list(
 def _values_for_column(
     column: ColumnSchema, values: tuple[literals.Literal, ...] | pa.Array
 ) -> pa.Array | None:
-    """Return a long list as an array of the column's type, with at most one NULL.
+    """Convert the values of a long IN list to an array of the column's type.
 
-    Returns None if `value_lists` does not support the list.
+    The values in the array are distinct and ascending. If the list has NULLs, one NULL is at the
+    end. Values that the column's type cannot hold are dropped. Returns None if the list is short,
+    if `value_lists` cannot convert it, or if the type can hold none of its values.
     """
     array = value_lists.as_array(values)
     placed = None if array is None else value_lists.values_for_column(column, array.drop_null())
@@ -417,11 +419,14 @@ def build_condition(node: Node, schema: Schema, negated: bool = False) -> Bound:
 
 
 def _operand(node: Node, schema: Schema) -> tuple[ColumnSchema, Callable[[Bound], Bound]]:
-    """Return the column that a condition on `node` tests, and a function to apply to the condition.
+    """Return a column, and a function `over`, by which the caller binds a condition on `node`.
 
-    If `node` is a column, the function returns the condition unchanged. If `node` is a computed
-    value, the returned column is not in the table: it only has the type of the value. Then the
-    function returns a condition that computes the value and tests it.
+    The caller binds its test (such as `> 5`) to the returned column. Then it passes the result to
+    `over`, which returns the final condition.
+
+    If `node` is a column, this column is returned, and `over` changes nothing. If `node` is a
+    computed value, such as `a + b`, the returned column is not in the table: it only has the type
+    of the value. Then `over` returns a condition that computes the value and tests it.
     """
     if isinstance(node, Column):
         return schema.by_name(node.name), lambda bound: bound

@@ -214,12 +214,15 @@ def _unrolled(arrays: DataFrame, schema: StructType) -> DataFrame:
 
 
 def _pinned_below_joins(rows: DataFrame) -> DataFrame:
-    """Return the same rows with an Expand on top, so that arrays become rows below every join.
+    """Return a DataFrame with the same rows, whose expressions Spark evaluates before any join.
 
-    Spark moves expressions above a semi or anti join (EXISTS, IN), to evaluate them for fewer rows.
-    Each row would then contain a copy of its arrays during the join. Spark moves nothing above an
-    Expand. An Expand returns each row once for each of its lists of expressions; here it has one
-    list, so it changes nothing.
+    The expressions in the plan of `rows` take each row's values from arrays. Without this function,
+    Spark would move them above a semi or anti join (EXISTS, IN), to evaluate them for fewer rows.
+    Then each row would contain a copy of its arrays during the join. So this function puts an
+    Expand node on top of the plan, because Spark moves nothing above an Expand. An Expand returns
+    each row once for each of its lists of expressions. Here it has one list, so it changes nothing.
+
+    rows: from `_unrolled`, which makes rows from arrays.
     """
     spark: Any = rows.sparkSession
     plan = rows._jdf.queryExecution().analyzed()

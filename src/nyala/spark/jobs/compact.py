@@ -56,7 +56,8 @@ def compact(spark: SparkSession, table: Table) -> dict[str, Any]:
     dict
         `compactions` and `rowsets_rewritten`; `bytes_before` and `bytes_after`, the sizes of the
         replaced and of the new files; `rowsets_left_out`, the number of rowsets that were skipped
-        because running upserts may still change them. The log names these upserts.
+        because running upserts may still change them. Warnings of the Python logger
+        `nyala.compaction` name these upserts.
 
     Raises
     ------

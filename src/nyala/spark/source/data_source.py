@@ -211,10 +211,12 @@ class NyalaDataSource(DataSource):
     def _with_target(self, schema: StructType) -> dict[str, str]:
         """Return the options of a write, which name the target table.
 
-        If the statement itself names no table, the options come from the metadata of `schema`.
+        If the statement itself names no table, the options come from the metadata of the target
+        table's schema.
 
-        schema: the schema that Spark passes for the write. Spark may pass the schema of a table
-            from which the rows were read. Its metadata is not used: it names the wrong table.
+        schema: the schema that Spark passes for the write. It is the target table's schema, or the
+            schema of a table from which the rows were read. The metadata of the second kind is
+            ignored, because it names the wrong table. `is_as_read` recognises the second kind.
         Raises InvalidArgumentError if the target table is unknown.
         """
         given = self._given()

@@ -347,7 +347,12 @@ def _moment(text: str | None) -> int | str | None:
 
 
 def _names(text: str | None) -> tuple[str, ...] | None:
-    """Parse `a, b`, or a JSON list, in which names may have commas, or blanks at their ends."""
+    """Parse the names in the value of the option `columns`. None or an empty text gives None.
+
+    text: names with commas between them, such as `a, b`, or a JSON list, such as `["a", "b"]`. In
+        the first form, blanks around a name are removed. Only in a JSON list may a name contain a
+        comma, or begin or end with a blank.
+    """
     if not text:
         return None
     names: Iterable[object]

@@ -333,7 +333,9 @@ _opened: Final = OpenRowSets()
 
 
 def load_token(stored: TokenOrRange, address: Address) -> bytes:
-    """Return the scan token that `stored` is, or that is in the range of a file that `stored` names.
+    """Return the bytes of a scan token.
+
+    stored: the bytes themselves, or a `FileRange`: the part of a file from which they are read.
 
     Raises HistoryExpiredError if the lease that kept the file has expired.
     """

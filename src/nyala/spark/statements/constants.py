@@ -14,13 +14,14 @@ Invariants
     C1  An expression has only literals, arithmetic, casts to dates and times, intervals and some
         date functions. So two evaluations can differ only by the present moment. Text literals must
         begin with a digit, because 'now' and 'today' mean the present moment too.
-    C2  The present moment is allowed only in comparisons with `>` and `>=`. The statement runs a
-        little after Spark has computed the value. When it runs, the value is usually greater, so
-        the scan returns more rows than the statement needs. A calendar step (an interval in days,
-        months or longer units) can also make it smaller: one month before March 30th, 23:00 is
-        February 29th, 23:00, but one month before March 31st, 1:00 is February 29th, 1:00. One step
-        makes it smaller by less than SLACK_US. So the scan uses the value minus SLACK_US. An
-        expression has at most one calendar step, and no function is applied to its result.
+    C2  The present moment is allowed only in comparisons with `>` and `>=`. Spark computes such an
+        expression twice: first for the scan, and a little later when the statement runs. The second
+        value is usually greater. Then the scan, which uses the first value, returns all rows that
+        the statement needs, and perhaps more. With a calendar step (an interval in days, months or
+        longer units) the second value can also be smaller: one month before March 30th, 23:00 is
+        February 29th, 23:00, but one month before March 31st, 1:00 is February 29th, 1:00. With one
+        step, it is smaller by less than SLACK_US. So the scan uses the first value minus SLACK_US.
+        An expression has at most one calendar step, and no function is applied to its result.
     C3  The value has the type of the column, or a type that Spark converts to it exactly: a date
         for a timestamp, a text for a date or timestamp, a narrower number for a wider one.
 
@@ -82,10 +83,11 @@ class PendingTerm:
 
     text:     the SQL expression of the value.
     type:     the column's type.
-    slack_us: the scan uses the computed timestamp minus this number of microseconds. The statement
-        computes the timestamp again, a little later. The second timestamp may be earlier than the
-        first, but by less than `slack_us`, because months differ in length and clocks change. With
-        the earlier bound, the scan still returns all rows that the statement needs.
+    slack_us: the scan compares the column with the computed timestamp minus this number of
+        microseconds. The statement computes the timestamp again, a little later, and the result may
+        be earlier by less than `slack_us`. For example, `now() - INTERVAL 1 MONTH` gives February
+        29th, 23:00 on March 30th, 23:00, but February 29th, 1:00 on March 31st, 1:00. Because of
+        the subtraction, the scan still returns all rows that the statement needs.
     """
 
     column: str
@@ -101,8 +103,9 @@ class Constant:
 
     text:     its SQL.
     present:  whether it contains the present moment, such as `now()`.
-    slack_us: a margin in microseconds. Because months differ in length and clocks change, a later
-        computation may give an earlier time, by less than this. 0: it never gives an earlier time.
+    slack_us: a margin in microseconds. If the expression is computed again later, the result may be
+        earlier than the first result, but by less than the margin. The reason is that months differ
+        in length and clocks change. 0: the later result is never earlier.
     """
 
     text: str
@@ -129,7 +132,8 @@ def constant_of(node: Node) -> Constant | None:
 
     Return None if the value must not be computed before. For example, the expression contains a
     column or a random function, or adds two or more intervals of days or longer to the present
-    moment. The lengths of days and months vary, and SLACK_US allows for one such interval only.
+    moment. With such an interval, a later computation may give an earlier result, because days and
+    months vary in length. The margin SLACK_US of the result is large enough for one interval only.
     """
     present = _present(node)
     steps = _calendar_steps(node) if present else 0
@@ -207,10 +211,10 @@ def _parses_back(node: Node) -> bool:
 
 
 def _constant(node: Node) -> bool | None:
-    """Return False if the expression has a fixed value, such as 5, and None otherwise.
+    """Return False if the expression is a constant without the present moment, otherwise None.
 
-    False means that it does not contain the present moment, as in `_present`. The result is None
-    for `now()`, because the caller does not allow the present moment in this expression.
+    The result answers the question of `_present`: does the constant contain the present moment? So
+    it is False for 5. It is None for `now()`, and for an expression with a column.
     """
     return False if _present(node) is False else None
 

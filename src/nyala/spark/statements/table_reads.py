@@ -126,7 +126,8 @@ def _read_of(
     schema:       the schema of the table.
     named:        the columns of this use that the statement names.
     alias, scope: the name of the use in its SELECT, and this SELECT.
-    star_columns: the columns that `*` must have, or None if unknown.
+    star_columns: the names of the table's columns that the statement needs after each `*` is
+                  replaced by a list of columns. None if unknown.
 
     Returns None also for an unknown column, for which Spark then raises the error.
     """
