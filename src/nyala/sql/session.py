@@ -318,7 +318,7 @@ def _select(context: Context, text: str) -> Result:
 
 
 def _executor(package: str) -> Callable[[Context, str], Result]:
-    """Return the function `execute` of `nyala.sql.<package>.statement`. Its first call imports the module."""
+    """Return a function that imports `nyala.sql.<package>.statement`, and calls its `execute`."""
 
     def execute(context: Context, text: str) -> Result:
         result: Result = import_module(f"nyala.sql.{package}.statement").execute(context, text)

@@ -380,7 +380,7 @@ class Store:
         return self._root
 
     def _note_commits(self, report: ReplayReport) -> None:
-        """Remember idempotency keys and messages that are in the log, but not in the catalogue."""
+        """Remember the idempotency keys and commit messages that only the log has, not the catalogue."""
         keys, messages = report.idempotency_keys, report.messages
         self._keys.update((key, found) for key, found in keys.items() if key not in self.state.committed_keys)
         self._messages.update((at, found) for at, found in messages.items() if at not in self.state.messages)

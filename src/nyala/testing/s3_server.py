@@ -92,8 +92,9 @@ def _xml(name: str, content: str, **headers: str) -> _Answer:
 class S3Server:
     """An S3 server on a free port, with one empty bucket. By default only this machine can connect.
 
-    A test may set `faults` and `delay_s` at any time. `faults` is a function of a `Request` whose
-    verb is the HTTP command. `delay_s` delays every reply. `requests`, `bytes_received` and
+    A test may set `faults` and `delay_s` at any time. `faults` is a function that gets each request as a
+    `Request(HTTP command, key, number)` and returns its fault (see the module), or None. `delay_s`
+    delays every reply. `requests`, `bytes_received` and
     `bytes_sent` have the numbers for each HTTP command. Thread-safe.
     """
 

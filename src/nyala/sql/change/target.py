@@ -83,7 +83,7 @@ class Target:
         return self.column(name)
 
     def read_columns(self, reader: TokenReader) -> list[str]:
-        """Read `(column, …)`. Raises: as `read_column`."""
+        """Read `(column, …)`, and return the names of the columns. Raises: the errors of `read_column`."""
         reader.need("(")
         names = [self.read_column(reader).name]
         while reader.take(",") and not reader.at(")"):

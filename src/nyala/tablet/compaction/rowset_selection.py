@@ -6,8 +6,8 @@ of a merge:
     maximise   Σ width + Σ OPEN_BYTES · max(0, 1 - size / target)  -  1.003 · U
     while      Σ weight <= budget
 
-    width    the number of bytes that all rowsets together have in the key range of a rowset
-    U        the number of bytes of data from the first to the last key of the merged rowsets
+    width    of a merged rowset: the bytes of all rowsets of the tablet in its key range
+    U        the bytes of all rowsets of the tablet from the first to the last key of the merge
     size     the number of bytes of base data of a rowset
     target   the size of a full rowset
     weight   the number of bytes that the merge reads of a rowset
