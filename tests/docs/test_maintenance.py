@@ -58,7 +58,7 @@ def test_every_key_of_status_is_on_the_page(db: Database) -> None:
     done = work._count
 
     def while_running(*args: object) -> None:
-        work.running = RunningCompaction("merging compaction", "t", 1, 0.0, 0, 0)
+        work.running = RunningCompaction("merging compaction", "t", 1, 0.0, 0, 0), 0.0
         found = db.maintenance.status().compaction
         work.running = None
         assert found is not None

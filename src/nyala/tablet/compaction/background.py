@@ -101,8 +101,8 @@ class Compactor:
         self._delayed: dict[int, tuple[float, float]] = {}  # tablet: (until, length of the delay)
         self._worker = Worker()
         self.counters = CompactionCounters()
-        self.running: RunningCompaction | None = None
-        self._started_s = 0.0
+        # The running compaction and its start, in one attribute: `status` reads both from another thread.
+        self.running: tuple[RunningCompaction, float] | None = None
         self.waiting = ""
         """Why a useful compaction does not run; "" if it runs."""
         self._waiting_until_s = 0.0
@@ -176,8 +176,7 @@ class Compactor:
             self._waiting_until_s = now_s + DELAY_S
             self._delayed[tablet_id] = (now_s + DELAY_S, DELAY_S)
             return True
-        self._started_s = now_s
-        self.running = RunningCompaction(operation_of(plan), table.name, tablet_id, 0.0, 0, 0)
+        self.running = RunningCompaction(operation_of(plan), table.name, tablet_id, 0.0, 0, 0), now_s
         try:
             report = compact(store, table.id, tablet_id, plan, self.runner(store, self._progress))
         except JobCancelled:
@@ -211,8 +210,9 @@ class Compactor:
         return True
 
     def _progress(self, done: int, total: int) -> None:
-        if (running := self.running) is not None:
-            self.running = replace(running, rows_done=done, rows_total=total)
+        if self.running is not None:
+            running, started_s = self.running
+            self.running = replace(running, rows_done=done, rows_total=total), started_s
 
     def _delay_longer(self, tablet_id: int, now_s: float) -> None:
         """After a failure, do not compact this tablet for a time that doubles with each failure."""
@@ -272,9 +272,9 @@ class Compactor:
 
     def status(self, now_s: float) -> dict[str, Any]:
         """Return the fields of `MaintenanceStatus` that describe compactions."""
-        running = self.running
-        if running is not None:
-            running = replace(running, seconds=round(now_s - self._started_s, 3))
+        running = None
+        if (current := self.running) is not None:
+            running = replace(current[0], seconds=round(now_s - current[1], 3))
         return {
             **asdict(self.counters),
             "compaction": running,
